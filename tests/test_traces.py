@@ -1,0 +1,267 @@
+"""Parts of a cycle from profiler traces: two real excerpts of an H200, and small made-up ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakeven.errors import UserError
+from breakeven.kernel_names import is_fused, work_kind
+from breakeven.telemetry import read_log
+from breakeven.traces import against_log, allreduce, cycle_parts, fused_kernels, read_trace, trace_of
+
+H200 = Path(__file__).parent / "data" / "h200-sglang-0.5.17"
+PARTS = ("draft_ms", "verify_ms", "draft_extend_ms", "other_ms")
+
+
+def profiler_says(name: str, annotation: str) -> list[float]:
+    """Milliseconds of a part on the GPU by the profiler's own account, which newer traces hold besides."""
+    events = json.loads(gzip.decompress((H200 / name).read_bytes()))["traceEvents"]
+    events.sort(key=lambda event: event["ts"])
+    return [e["dur"] / 1000 for e in events if e["cat"] == "gpu_user_annotation" and e["name"] == annotation]
+
+
+def test_parts_of_a_speculative_cycle_are_those_that_the_profiler_saw() -> None:
+    parts = cycle_parts(read_trace(H200 / "standalone-3.trace.json.gz"))
+    assert (parts["device"], parts["speculative"], parts["batches"], parts["n"]) == ("gpu", True, [1], 3)
+    for name, annotation in (("verify_ms", "step[TARGET_VERIFY bs=1]"), ("draft_ms", "draft")):
+        seen = profiler_says("standalone-3.trace.json.gz", annotation)
+        assert min(seen) <= parts[name] <= max(seen)
+    assert parts["verify_ms"] == pytest.approx(6.21, abs=0.01)
+    assert parts["draft_ms"] == pytest.approx(1.61, abs=0.01)
+    assert parts["draft_extend_ms"] == pytest.approx(0.29, abs=0.01)
+
+
+def test_a_decode_step_has_one_part() -> None:
+    parts = cycle_parts(read_trace(H200 / "decode.trace.json.gz"))
+    assert (parts["speculative"], parts["n"]) == (False, 3)
+    seen = profiler_says("decode.trace.json.gz", "step[DECODE bs=1]")
+    assert parts["verify_ms"] == pytest.approx(statistics.median(seen[:3]), abs=0.001)
+    assert parts["draft_ms"] == parts["draft_extend_ms"] == 0
+
+
+@pytest.mark.parametrize("name", ["decode", "standalone-3"])
+def test_parts_add_up_to_the_cycle(name: str) -> None:
+    parts = cycle_parts(read_trace(H200 / f"{name}.trace.json.gz"))
+    assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
+    assert parts["other_ms"] >= 0
+    assert parts["host_gap_ms"] <= parts["idle_ms"] <= parts["cycle_ms"]
+    low, high = parts["spread"]["cycle_ms"]
+    assert low <= parts["cycle_ms"] <= high
+
+
+@pytest.mark.parametrize(
+    ("trace", "log", "work_ms", "stretch"), [("decode", "base", 4.54, 1.38), ("standalone-3", "sa3", 5.56, 2.21)]
+)
+def test_the_device_fits_into_the_cycle_of_the_log_though_the_profiled_cycle_does_not(
+    trace: str, log: str, work_ms: float, stretch: float
+) -> None:
+    cycle = read_log(H200 / f"{log}.log")["summary"][0]["cycle_ms"]
+    compared = against_log(cycle_parts(read_trace(H200 / f"{trace}.trace.json.gz")), cycle)
+    assert compared["work_ms"] == pytest.approx(work_ms, abs=0.01)
+    assert compared["stretch"] == pytest.approx(stretch, abs=0.01)
+    assert compared["work_ms"] < compared["cycle_ms"] < compared["trace_cycle_ms"]
+    assert compared["rest_ms"] == pytest.approx(compared["cycle_ms"] - compared["work_ms"])
+
+
+def test_most_of_a_verify_is_matrix_products_and_one_gpu_reduces_nothing() -> None:
+    trace = read_trace(H200 / "standalone-3.trace.json.gz")
+    verify = cycle_parts(trace)["work_ms"]["verify"]
+    assert verify["matmul"] == pytest.approx(4.04, abs=0.01)
+    assert verify["attention"] == pytest.approx(0.43, abs=0.01)
+    assert verify["all"] == pytest.approx(sum(verify[k] for k in ("attention", "matmul", "rest")), rel=0.01)
+    assert allreduce(trace) == {"n": 4, "count": 0, "ms": 0, "kernels": {}}
+    assert fused_kernels(trace) == []
+
+
+def test_a_cpu_trace_of_the_real_server_adds_up() -> None:
+    # 2 steps of STANDALONE on shared cores; operators under 0.2 ms are cut out of the excerpt
+    parts = cycle_parts(read_trace(H200.parent / "cpu-standalone-2.trace.json.gz"))
+    assert (parts["device"], parts["speculative"], parts["n"]) == ("cpu", True, 6)
+    assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
+    assert parts["other_ms"] < 0.02 * parts["cycle_ms"]
+    assert parts["work_ms"]["verify"]["matmul"] > 0.5 * parts["verify_ms"]
+
+
+# ---- made-up traces: names of annotations by release, many GPUs, CPUs
+
+
+def annotation(name: str, start: float, end: float, tid: int = 7) -> dict[str, Any]:
+    return {"ph": "X", "cat": "user_annotation", "name": name, "tid": tid, "ts": start, "dur": end - start}
+
+
+def launched(name: str, call_us: float, start: float, end: float, number: int, tid: int = 7) -> list[dict[str, Any]]:
+    """A call on the host and the kernel that it launched."""
+    args = {"correlation": number}
+    return [
+        {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaGraphLaunch",
+            "tid": tid,
+            "ts": call_us,
+            "dur": 5,
+            "args": args,
+        },
+        {"ph": "X", "cat": "kernel", "name": name, "tid": 13, "ts": start, "dur": end - start, "args": args},
+    ]
+
+
+def cycles(verify: str, draft_step: str | None, n: int = 3) -> list[dict[str, Any]]:
+    """Cycles of 10 ms: verify launched at 0 ms and running 1 to 5 ms, draft launched at 3 ms and running 6 to 8 ms."""
+    events: list[dict[str, Any]] = []
+    for index in range(n):
+        t = index * 10_000.0
+        events += [annotation(verify, t, t + 2_000), annotation("draft", t + 3_000, t + 4_000)]
+        if draft_step:
+            events.append(annotation(draft_step, t + 3_100, t + 3_900))
+        events += launched("nvjet_sm90_x", t + 500, t + 1_000, t + 5_000, 2 * index)
+        events += launched("nvjet_sm90_y", t + 3_500, t + 6_000, t + 8_000, 2 * index + 1)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("verify", "draft_step"),
+    [
+        ("step[TARGET_VERIFY bs=4]", None),
+        ("step[TARGET_VERIFY bs=4]", "step[DECODE bs=4]"),  # a drafter's own step
+        ("step[VERIFY bs=4]", "step[DRAFT bs=4]"),  # 0.5.23
+    ],
+)
+def test_names_of_all_releases_give_the_same_parts(verify: str, draft_step: str | None) -> None:
+    parts = cycle_parts(trace_of(cycles(verify, draft_step)))
+    assert parts["batches"] == [4]
+    assert parts["n"] == 2
+    assert (parts["cycle_ms"], parts["verify_ms"], parts["draft_ms"], parts["other_ms"]) == (10, 4, 2, 4)
+    assert (parts["idle_ms"], parts["host_gap_ms"]) == (4, 4)
+
+
+def test_a_cycle_with_a_prefill_in_it_is_left_out() -> None:
+    events = cycles("step[VERIFY bs=1]", None, n=4)
+    events += [annotation("step[EXTEND bs=1 toks=9]", 14_500, 15_000)]
+    events += launched("nvjet", 14_600, 18_500, 19_000, 99)
+    assert cycle_parts(trace_of(events))["n"] == 2
+
+
+def test_kernels_of_other_threads_belong_to_no_part() -> None:
+    events = cycles("step[VERIFY bs=1]", None)
+    events += launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 600, 5_100, 5_200, 50, tid=8)
+    assert allreduce(trace_of(events))["count"] == 0
+
+
+def test_allreduces_are_counted_in_one_target_forward() -> None:
+    events = cycles("step[VERIFY bs=1]", None)
+    for index in range(3):
+        for layer in range(4):
+            start = index * 10_000 + 1_000 + 100 * layer
+            events += launched(
+                "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", index * 10_000 + 600, start, start + 50, 70
+            )
+        events += launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", index * 10_000 + 3_500, 0, 1, 71)  # draft's
+    for number, event in enumerate(event for event in events if event["cat"] == "kernel" and "nccl" in event["name"]):
+        event["args"]["correlation"] = 100 + number
+    calls = [e for e in events if e["cat"] == "cuda_runtime" and e["args"]["correlation"] >= 70]
+    for number, event in enumerate(calls):
+        event["args"] = {"correlation": 100 + number}
+    found = allreduce(trace_of(events))
+    assert (found["n"], found["count"]) == (3, 4)
+    assert found["ms"] == pytest.approx(0.2)
+
+
+def test_on_a_cpu_the_parts_are_the_annotations_and_the_work_its_outermost_operators() -> None:
+    events = []
+    for index in range(3):
+        t = index * 1_000.0
+        events += [annotation("step[VERIFY bs=1]", t, t + 600), annotation("draft", t + 700, t + 900)]
+        for name, start, end in (("aten::linear", 0, 400), ("aten::addmm", 10, 390), ("aten::silu", 400, 500)):
+            events.append({"ph": "X", "cat": "cpu_op", "name": name, "tid": 7, "ts": t + start, "dur": end - start})
+    parts = cycle_parts(trace_of(events))
+    assert parts["device"] == "cpu"
+    assert (parts["cycle_ms"], parts["verify_ms"], parts["draft_ms"]) == (1, 0.6, 0.2)
+    assert parts["work_ms"]["verify"] == pytest.approx(
+        {"allreduce": 0, "attention": 0, "matmul": 0.4, "rest": 0.1, "all": 0.5}
+    )
+
+
+@given(
+    times=st.lists(
+        st.tuples(*[st.floats(1, 5_000) for _ in range(4)]),  # idle, verify, idle, draft
+        min_size=3,
+        max_size=8,
+    )
+)
+def test_parts_add_up_whatever_the_times_are(times: list[tuple[float, ...]]) -> None:
+    events: list[dict[str, Any]] = []
+    clock = 0.0
+    for index, (gap, verify, wait, draft) in enumerate(times):
+        events += [annotation("step[VERIFY bs=1]", clock, clock + 1), annotation("draft", clock + 1, clock + 2)]
+        events += launched("a", clock, clock + gap, clock + gap + verify, 2 * index)
+        start = clock + gap + verify + wait
+        events += launched("b", clock + 1.5, start, start + draft, 2 * index + 1)
+        clock = start + draft
+    parts = cycle_parts(trace_of(events))
+    assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
+    assert parts["n"] == len(times) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "fused"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "allreduce", False),
+        ("void sglang::cross_device_reduce_1stage<__nv_bfloat16, 2>(sglang::RankData*)", "allreduce", False),
+        (
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(flashinfer::"
+            "trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 8, true>",
+            "allreduce",
+            True,
+        ),
+        (
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_twoshot_sync<(flashinfer::"
+            "trtllm_allreduce_fusion::AllReduceFusionPattern)0, __nv_bfloat16, 8, true>",
+            "allreduce",
+            False,
+        ),
+        ("flashinfer::trtllm_mnnvl_allreduce::oneshotAllreduceFusionKernel<8, __nv_bfloat16, true>", "allreduce", True),
+        ("flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<float>", "allreduce", True),
+        ("moefinalize_allreduce_fusion_kernel_oneshot_lamport", "allreduce", True),
+        ("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT", "matmul", False),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", "matmul", False),
+        ("cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90>>", "attention", False),
+        ("_fwd_grouped_kernel_stage1", "attention", False),
+        ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<>", "attention", False),
+        ("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", "rest", False),
+        ("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16>", "rest", False),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "attention", False),
+        ("aten::mm", "matmul", False),
+        ("mkldnn::_linear_pointwise", "matmul", False),
+        ("Memcpy DtoH (Device -> Pinned)", "rest", False),
+    ],
+)
+def test_kernels_are_told_apart_by_name(name: str, kind: str, fused: bool) -> None:
+    assert (work_kind(name), is_fused(name)) == (kind, fused)
+
+
+def test_bad_traces_are_refused_with_one_line(tmp_path: Path) -> None:
+    whole = (H200 / "decode.trace.json.gz").read_bytes()
+    (tmp_path / "cut.json.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "cut.json").write_bytes(gzip.decompress(whole)[:5000])
+    (tmp_path / "other.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1}]}')
+    (tmp_path / "text.json").write_text("no json")
+    for name in ("missing.json", "cut.json.gz", "cut.json", "other.json", "text.json"):
+        with pytest.raises(UserError) as error:
+            read_trace(tmp_path / name)
+        assert "\n" not in str(error.value)
+
+
+def test_a_trace_without_a_whole_cycle_is_refused() -> None:
+    with pytest.raises(UserError, match="three decode steps"):
+        cycle_parts(trace_of(cycles("step[VERIFY bs=1]", None, n=1)))
+    with pytest.raises(UserError, match="no target forward"):
+        allreduce(trace_of([annotation("draft", 0, 1)]))
