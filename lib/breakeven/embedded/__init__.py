@@ -1,0 +1,1 @@
+"""What makes the default run anywhere: CPU kernels for SGLang, the small model, prompts, a drafter."""
