@@ -1,0 +1,168 @@
+"""Where the server runs: files, commands, background processes and ports of one machine, behind one interface.
+
+``Local`` is this machine. Whatever reads or launches takes a ``Host``, so that another machine is another ``Host``.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from breakeven import artifacts, processes
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command left: its exit code (negative for a signal) and its two outputs."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Background(Protocol):
+    """A command that was started and still may run. It ends when this process does."""
+
+    pid: int
+
+    def alive(self) -> bool: ...
+
+    def ending(self) -> processes.Ending | None: ...
+
+    def wait(self, timeout_s: float) -> processes.Ending: ...
+
+    def stop(self) -> processes.Ending: ...
+
+    def activity(self) -> tuple[object, ...]: ...
+
+    def unhealthy(self) -> list[str]: ...
+
+
+class Host(Protocol):
+    """A machine. Paths are that machine's; every method raises OSError when the machine does not do it."""
+
+    name: str
+
+    def read(self, path: Path, start: int = 0) -> bytes:
+        """Content of a file from byte ``start`` on."""
+
+    def size(self, path: Path) -> int:
+        """Bytes in a file; 0 if there is none."""
+
+    def lines(self, path: Path) -> Iterator[str]:
+        """Lines of a text file, one at a time, without their ends."""
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Replace a file as a whole: a reader sees the old content or the new."""
+
+    def remove(self, path: Path) -> None:
+        """Delete a file; none there is no error."""
+
+    def run(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float) -> Completed:
+        """Run to the end. Raises TimeoutError, with the command ended."""
+
+    def start(
+        self, command: Sequence[str], *, env: Mapping[str, str], log_path: Path, record_path: Path | None
+    ) -> Background:
+        """Start in the background, output to a log of bounded size. It does not outlive this process."""
+
+    def free_ports(self, count: int) -> list[int]:
+        """Ports that nothing listens on, each given once by this process."""
+
+    def port_is_free(self, port: int) -> bool:
+        """Whether a server could listen on this loopback port."""
+
+    def forward(self, port: int) -> AbstractContextManager[int]:
+        """Make a loopback port of the host reachable here: the port to use here."""
+
+
+class Local:
+    """This machine."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._given_ports: set[int] = set()
+
+    def read(self, path: Path, start: int = 0) -> bytes:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size if path.exists() else 0
+
+    def lines(self, path: Path) -> Iterator[str]:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                yield line.rstrip("\n")
+
+    def write(self, path: Path, content: bytes) -> None:
+        artifacts.write_bytes(path, content)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def run(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float) -> Completed:
+        try:
+            done = subprocess.run(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{command[0]} did not end within {timeout_s:g} s") from None
+        return Completed(done.returncode, done.stdout, done.stderr)
+
+    def start(
+        self, command: Sequence[str], *, env: Mapping[str, str], log_path: Path, record_path: Path | None = None
+    ) -> processes.Supervised:
+        return processes.start(command, env=env, log_path=log_path, record_path=record_path)
+
+    def free_ports(self, count: int) -> list[int]:
+        # A server binds its ports a minute after they are chosen. Below the ephemeral range the kernel gives them to
+        # nobody else meanwhile.
+        below = range(20000, min(30000, _first_ephemeral_port()))
+        found: list[int] = []
+        for port in random.sample(below, len(below)):
+            if len(found) == count:
+                break
+            if port not in self._given_ports and self.port_is_free(port):
+                found.append(port)
+        if len(found) < count:
+            raise OSError(f"no {count} free ports from {below.start} to {below.stop - 1}")
+        self._given_ports.update(found)
+        return found
+
+    def port_is_free(self, port: int) -> bool:
+        with socket.socket() as probe:
+            # As servers do: connections that linger after a close do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+        return True
+
+    def forward(self, port: int) -> AbstractContextManager[int]:
+        return nullcontext(port)
+
+
+LOCAL = Local()
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        return 32768

@@ -1,0 +1,164 @@
+"""The real SGLang on the embedded CPU engine: it comes up, goes without a trace, and each way to fail has its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from breakeven import processes, supervise
+from breakeven.embedded import engine
+from breakeven.embedded.model import ensure_model
+from breakeven.hosts import LOCAL
+from breakeven.server import Drafter, LaunchFailure, LaunchSpec, Server, launch
+
+pytestmark = pytest.mark.e2e
+
+START_S = 900.0
+"""Seconds for a start: 40 on two idle cores, many times that where they are shared."""
+
+
+@pytest.fixture(scope="module")
+def spec() -> LaunchSpec:
+    return LaunchSpec(
+        python=sys.executable,
+        model_path=str(ensure_model()),
+        dtype="bfloat16",
+        context_length=1024,
+        max_running_requests=4,
+        max_total_tokens=4096,
+        defaults=tuple(engine.server_flags()),
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process, record or temporary file outlives a test."""
+    temporary = tempfile.mkdtemp(prefix="e2e-", dir="/tmp")  # short: SGLang makes sockets in it
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
+    yield
+    assert not (tmp_path / "server.pid.json").exists()
+    assert [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE] == []
+    Path(temporary).rmdir()
+
+
+def _launch(
+    tmp_path: Path, spec: LaunchSpec, say: Callable[[str], None] = print, stall_timeout_s: float = 300
+) -> Server:
+    return launch(
+        spec,
+        tmp_path / "server.log",
+        engine_env=engine.server_environment(os.environ),
+        ready_timeout_s=START_S,
+        stall_timeout_s=stall_timeout_s,
+        record_path=tmp_path / "server.pid.json",
+        on_progress=say,
+    )
+
+
+@contextlib.contextmanager
+def _once_the_scheduler_runs(number: int) -> Iterator[list[int]]:
+    """Send a signal to SGLang's scheduler, the child that loads the model, as soon as it calls itself so; its id."""
+    sent: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not (sent or over.wait(0.1)):
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if process.cmdline()[:1] == ["sglang::scheduler"]:
+                        process.send_signal(number)
+                        sent.append(process.pid)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield sent
+    finally:
+        over.set()
+        watcher.join()
+
+
+def test_a_server_comes_up_generates_is_seen_hanging_and_leaves_nothing(tmp_path, spec):
+    drafter = Drafter("NGRAM", draft_tokens=4, breadth=1)
+    with _launch(tmp_path, replace(spec, drafter=drafter)) as server:
+        assert server.alive() and server.failure(answer_within_s=120) is None
+        generation = server.readiness["generation"]
+        assert generation["tokens"] >= 1 and generation["text"].strip()
+        assert set(server.startup_s) >= {"import", "load", "pool", "http", "warm-up", "generation"}
+        info = server.info()
+        assert info["speculative_algorithm"] == "NGRAM" and info["speculative_num_draft_tokens"] == 4
+        assert info["max_running_requests"] == 4 and info["port"] == server.spec.port
+        marker = server._process.marker
+        members = {process.pid for process in processes.marked(marker)}
+        inodes = supervise.shared_memory(members)
+        shared = [path for path in Path("/dev/shm").iterdir() if path.stat().st_ino in inodes]
+        children = psutil.Process(server.pid).children()
+        scheduler = next(process for process in children if process.cmdline()[0] == "sglang::scheduler")
+        assert {server.pid, scheduler.pid} <= members, "the marker must survive in SGLang's children"
+        scheduler.suspend()
+        failure = server.failure(answer_within_s=5)
+        assert failure is not None and failure.cls == "hang"
+        assert f"process {scheduler.pid} (" in failure.text and "is stopped" in failure.text
+    assert shared and not any(path.exists() for path in shared)
+    assert processes.marked(marker) == [] and not any(psutil.pid_exists(pid) for pid in members)
+    assert LOCAL.port_is_free(server.spec.port) and LOCAL.port_is_free(server.spec.dist_port)
+
+
+def test_a_scheduler_killed_while_it_loads_ends_the_start_at_once(tmp_path, spec):
+    with _once_the_scheduler_runs(signal.SIGKILL) as killed, pytest.raises(LaunchFailure) as caught:
+        _launch(tmp_path, spec)
+    assert killed and caught.value.failure.cls == "killed", caught.value
+    assert "warm-up" not in caught.value.startup_s
+
+
+def test_a_stopped_scheduler_is_a_hang_within_its_bound(tmp_path, spec):
+    with _once_the_scheduler_runs(signal.SIGSTOP) as stopped:
+        began = time.monotonic()
+        with pytest.raises(LaunchFailure) as caught:
+            _launch(tmp_path, spec, stall_timeout_s=30)
+    assert stopped and caught.value.failure.cls == "hang", caught.value
+    assert f"process {stopped[0]} (" in caught.value.failure.text and "is stopped" in caught.value.failure.text
+    assert time.monotonic() - began < START_S
+
+
+def test_a_port_of_the_ranks_that_is_taken_meanwhile_is_named(tmp_path, spec):
+    """The HTTP port being free is not enough; and a port may be taken after it was found free."""
+    port, dist_port = LOCAL.free_ports(2)
+    listeners: list[socket.socket] = []
+
+    def take_it(text: str) -> None:
+        if not listeners:
+            listeners.append(socket.create_server(("0.0.0.0", dist_port)))
+
+    with pytest.raises(LaunchFailure) as caught:
+        _launch(tmp_path, replace(spec, port=port, dist_port=dist_port), say=take_it)
+    listeners[0].close()
+    assert caught.value.failure.cls == "port-in-use", caught.value
+    assert caught.value.failure.line is not None
+
+
+def test_a_limit_on_memory_is_out_of_memory_at_load(tmp_path, spec):
+    """The imports alone take 5 GB of addresses, so that a pool of 4.6 GB (23 kB a token) does not fit into 9 GiB."""
+    limited = replace(spec, max_total_tokens=200_000, prefix=("prlimit", f"--as={9 << 30}"))
+    with pytest.raises(LaunchFailure) as caught:
+        _launch(tmp_path, limited)
+    assert caught.value.failure.cls == "oom-at-load", caught.value
+
+
+def test_a_model_path_that_does_not_exist_is_a_configuration_failure(tmp_path, spec):
+    with pytest.raises(LaunchFailure) as caught:
+        _launch(tmp_path, replace(spec, model_path="/no/such/model"))
+    assert caught.value.failure.cls == "config" and caught.value.failure.line is not None, caught.value
+    assert "/no/such/model" in (tmp_path / "server.log").read_text()
