@@ -1,0 +1,61 @@
+"""A verdict in words, as an engineer would say it to a colleague."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+_VERDICTS = {
+    "runs": "the fused all-reduce runs on {arch}: SGLang lets it through and FlashInfer has the kernel",
+    "denied-by-sglang": "SGLang keeps {arch} out of the fused all-reduce, although FlashInfer has a kernel for it",
+    "denied-by-flashinfer": "SGLang would let {arch} through, but FlashInfer has no kernel for it",
+    "denied-by-both": "SGLang keeps {arch} out, and FlashInfer has no kernel for it either",
+    "crashes": "SGLang lets {arch} reach the kernel and FlashInfer refuses it: the server crashes there",
+    "absent": "this release has no fused all-reduce + RMSNorm",
+}
+
+
+def explain(verdict: Mapping[str, Any]) -> str:
+    """What was found and which lines decide it, in a few sentences of plain text."""
+    releases = f"SGLang {verdict['sglang'].get('version')}"
+    if (verdict.get("flashinfer") or {}).get("version"):
+        releases += f" with FlashInfer {verdict['flashinfer']['version']}"
+    sentences = [f"{releases}: {_VERDICTS[verdict['verdict']].format(arch=verdict['arch'])}."]
+    if verdict["verdict"] == "absent":
+        return sentences[0]
+    closed = list(_places(gate for gate in verdict["gates"] if gate["result"] == "closed"))
+    if closed:
+        sentences.append(f"Closed at {'; '.join(closed)}.")
+    sentences.append(_switch(verdict))
+    if verdict["verdict"] == "denied-by-sglang":
+        sentences.append("A change to SGLang alone would open it.")
+    elif verdict["verdict"] in ("denied-by-both", "denied-by-flashinfer", "crashes"):
+        sentences.append("No change to SGLang helps before FlashInfer brings a kernel for this GPU.")
+    if verdict.get("in_front"):
+        sentences.append(f"In front of it on the path: {'; '.join(map(_front, verdict['in_front']))}.")
+    return " ".join(filter(None, sentences))
+
+
+def _places(gates: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    """Each place once: two paths may pass through the same line."""
+    seen = set()
+    for gate in gates:
+        place = f"{PurePosixPath(gate['file']).name}:{gate['line']} ({gate['expression']})"
+        if place not in seen:
+            seen.add(place)
+            yield place
+
+
+def _switch(verdict: Mapping[str, Any]) -> str:
+    if verdict["auto_enabled"] == "yes":
+        return "SGLang switches it on by itself."
+    if verdict["auto_enabled"] == "depends":
+        return "Whether SGLang switches it on by itself depends on the launch."
+    if verdict["verdict"] == "runs" and verdict.get("flag"):
+        return f"It has to be asked for: {verdict['flag']}."
+    return ""
+
+
+def _front(item: Any) -> str:
+    return str(item.get("what") or item.get("name") or item) if isinstance(item, Mapping) else str(item)
