@@ -377,6 +377,7 @@ def _out_of_reach(effect: float, spread: Spread, prompts: int, level: float) -> 
         wanted = prompts * (_detectable(by_prompts, level) / max(abs(effect), 1e-4)) ** 2
         if wanted < 10 * prompts + 1000:
             return f"more restarts alone can't decide: prompts differ too much; about {math.ceil(wanted)} prompts could"
+        return f"more restarts alone can't decide: {prompts} prompts are too few to tell how much prompts differ"
     return (
         f"a difference of {abs(math.expm1(effect)):.1%} would take more than {MOST_RESTARTS} restarts: treat it as none"
     )

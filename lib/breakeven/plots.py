@@ -1,0 +1,233 @@
+"""The figures of a run: colour-blind palette, a second channel beside colour, units on every axis, alt text.
+
+Each function takes rows (lists of dicts as they stand in breakeven.json) and returns a ``Figure`` that carries its
+own title and alt text; ``save`` writes the SVG, and a notebook that ends a cell with a ``Figure`` shows it.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.figure
+import seaborn
+
+from breakeven import artifacts, show
+
+PALETTE = seaborn.color_palette("colorblind").as_hex()
+VERDICT_MARKS = {
+    "pays": ("^", PALETTE[2]),
+    "does-not-pay": ("v", PALETTE[3]),
+    "not-distinguishable": ("o", PALETTE[7]),
+}
+PART_STYLES = {
+    "step": (PALETTE[7], ""),
+    "draft": (PALETTE[1], "//"),
+    "target forward": (PALETTE[0], ""),
+    "verify": (PALETTE[0], "xx"),
+    "draft extend": (PALETTE[4], "\\\\"),
+    "other": (PALETTE[7], ".."),
+    "cycle": (PALETTE[0], "xx"),
+}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG picture with its name, its title and the words that stand for it when it can't be seen."""
+
+    name: str
+    title: str
+    alt: str
+    svg: str
+
+    def save(self, folder: Path) -> Path:
+        """Write ``<name>.svg`` into the folder."""
+        return artifacts.write_text(folder / f"{self.name}.svg", self.svg)
+
+    def to_html(self) -> str:
+        """A ``figure`` element with the picture inline, its alt text and its title."""
+        label = html.escape(self.alt, quote=True)
+        picture = self.svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+        caption = f"<figcaption>{html.escape(self.title)}</figcaption>"
+        return f'<figure class="plot" id="figure-{html.escape(self.name)}">{picture}{caption}</figure>'
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def speedup_figure(comparisons: Sequence[Row]) -> Figure:
+    """Speed-up over the baseline per cell with its interval; 1 is break-even."""
+    rows = list(reversed(comparisons))
+    figure, axes = _canvas(height=1.1 + 0.42 * len(rows))
+    axes.axvline(1.0, color="#333333", linewidth=1.2, linestyle="--")
+    for place, row in enumerate(rows):
+        mark, colour = VERDICT_MARKS.get(row["verdict"], ("s", PALETTE[7]))
+        ratio = row["speedup"]
+        axes.plot([ratio["low"], ratio["high"]], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
+        axes.plot(ratio["estimate"], place, marker=mark, markersize=9, color=colour, markeredgecolor="black")
+        axes.annotate(
+            f"{ratio['estimate']:.2f}", (ratio["high"], place), (6, 0), textcoords="offset points", va="center"
+        )
+    axes.set_yticks(range(len(rows)), [row["cell"] for row in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.margins(x=0.12)
+    axes.set_xlabel("speed-up over the baseline (ratio of tokens per second)")
+    _verdict_legend(axes, {row["verdict"] for row in rows})
+    alt = "Speed-up over the baseline: " + "; ".join(
+        f"{row['cell']} {show.cell(row['speedup'])}, {row['verdict']}" for row in comparisons
+    )
+    return _figure(
+        "speedup", "Speed-up over the baseline, with its interval; break-even is the dashed line", alt, figure
+    )
+
+
+def accept_length_figure(by_kind: Sequence[Row]) -> Figure:
+    """Accept length against break-even accept length, one panel a cell, one line a kind of prompt."""
+    cells = list(dict.fromkeys(row["cell"] for row in by_kind))
+    kinds = list(dict.fromkeys(row["kind"] for row in by_kind))
+    figure = matplotlib.figure.Figure(figsize=(8.0, 0.9 + len(cells) * (0.35 + 0.3 * len(kinds))), layout="constrained")
+    panels = figure.subplots(len(cells), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, cell in zip(panels, cells, strict=True):
+        rows = [row for row in by_kind if row["cell"] == cell]
+        for row in rows:
+            place = len(kinds) - 1 - kinds.index(row["kind"])
+            got, needed = row["accept_length"]["estimate"], row["break_even"]["estimate"]
+            colour = VERDICT_MARKS["pays" if got > needed else "does-not-pay"][1]
+            axes.plot([needed, got], [place, place], color=colour, linewidth=2)
+            axes.plot(needed, place, marker="|", markersize=13, markeredgewidth=2.5, color="black")
+            axes.plot(got, place, marker="o", markersize=7, color=colour, markeredgecolor="black")
+        axes.set_yticks(range(len(kinds)), list(reversed(kinds)))
+        axes.set_ylim(-0.6, len(kinds) - 0.4)
+        axes.set_title(cell, loc="left", fontsize=10, fontweight="bold")
+        _tidy(axes)
+    panels[-1].set_xlabel("accept length (tokens per verify): got ●, break-even |")
+    alt = "Accept length got against break-even accept length: " + "; ".join(
+        f"{row['cell']}, {row['kind']}: {show.cell(row['accept_length']['estimate'])} against "
+        f"{show.cell(row['break_even']['estimate'])}"
+        for row in by_kind
+    )
+    title = "Accept length by kind of prompt (circle) against the one that breaks even (bar)"
+    return _figure("accept-length", title, alt, figure)
+
+
+def cycle_figure(parts: Sequence[Row]) -> Figure:
+    """Where the milliseconds go: the baseline's step and each cell's cycle, stacked.
+
+    Rows: cell, and ``parts``: a mapping of part name to milliseconds.
+    """
+    rows = list(reversed(parts))
+    figure, axes = _canvas(height=1.4 + 0.45 * len(rows))
+    shown: dict[str, None] = {}
+    for place, row in enumerate(rows):
+        left = 0.0
+        for part, part_ms in row["parts"].items():
+            colour, hatch = PART_STYLES.get(part, (PALETTE[7], ""))
+            axes.barh(place, part_ms, left=left, color=colour, hatch=hatch, edgecolor="black", linewidth=0.6)
+            left += part_ms
+            shown[part] = None
+        _beside(axes, f"{left:.1f} ms", left, place)
+    axes.set_yticks(range(len(rows)), [row["cell"] for row in rows])
+    axes.margins(x=0.14)
+    axes.set_xlabel("milliseconds per step (baseline) or per cycle (speculation), batch 1 unless said otherwise")
+    handles = [matplotlib.patches.Patch(facecolor=s[0], hatch=s[1], edgecolor="black") for s in map(_style, shown)]
+    axes.legend(handles, list(shown), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False)
+    alt = "Where the milliseconds go: " + "; ".join(
+        f"{row['cell']}: " + ", ".join(f"{part} {ms:.1f} ms" for part, ms in row["parts"].items()) for row in parts
+    )
+    return _figure("cycle", "Where the cycle goes: the baseline's step beside each drafter's cycle", alt, figure)
+
+
+def gates_figure(gates: Sequence[Row]) -> Figure:
+    """The chain of gates from the flag to the kernel: open, closed or depends."""
+    marks = {"open": ("o", PALETTE[2]), "closed": ("X", PALETTE[3]), "depends": ("D", PALETTE[1])}
+    rows = list(reversed(gates))
+    figure, axes = _canvas(height=0.8 + 0.4 * len(rows))
+    axes.plot([0, 0], [0, max(len(rows) - 1, 0)], color="#999999", linewidth=1.5, zorder=0)
+    for place, gate in enumerate(rows):
+        mark, colour = marks.get(gate["result"], ("s", PALETTE[7]))
+        axes.plot(0, place, marker=mark, markersize=11, color=colour, markeredgecolor="black")
+        where = f"{Path(gate['file']).name}:{gate['line']}"
+        _beside(axes, f"{gate['result']}: {gate['id']} ({where})", 0, place, points=14)
+    axes.set_xlim(-0.05, 1)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.axis("off")
+    alt = "Gates from the flag to the kernel, in order: " + "; ".join(
+        f"{gate['id']} {gate['result']}" for gate in gates
+    )
+    return _figure("gates", "Gates between the fusion flag and the fused kernel, from top to bottom", alt, figure)
+
+
+def atlas_figure(rows: Sequence[Row]) -> Figure:
+    """Verdict by release and architecture; each box carries its verdict in words as well as in colour."""
+    verdicts = ["runs", "denied-by-sglang", "denied-by-both", "denied-by-flashinfer", "crashes", "absent", "unknown"]
+    shades = [PALETTE[2], PALETTE[1], PALETTE[7], PALETTE[4], PALETTE[3], "#ffffff", "#eeeeee"]
+    short = ["runs", "SGLang\ncloses", "both\nclose", "FlashInfer\ncloses", "crashes", "absent", "?"]
+    releases = list(dict.fromkeys(row["release"] for row in rows))
+    archs = list(dict.fromkeys(row["arch"] for row in rows))
+    figure = matplotlib.figure.Figure(
+        figsize=(1.6 + 1.0 * len(archs), 0.9 + 0.55 * len(releases)), layout="constrained"
+    )
+    axes = figure.subplots()
+    for row in rows:
+        number = verdicts.index(row["verdict"]) if row["verdict"] in verdicts else len(verdicts) - 1
+        x, y = archs.index(row["arch"]), releases.index(row["release"])
+        axes.add_patch(
+            matplotlib.patches.Rectangle((x, y), 1, 1, facecolor=shades[number], edgecolor="black", linewidth=0.6)
+        )
+        axes.text(x + 0.5, y + 0.5, short[number], ha="center", va="center", fontsize=8)
+    axes.set_xlim(0, len(archs))
+    axes.set_ylim(len(releases), 0)
+    axes.set_xticks([x + 0.5 for x in range(len(archs))], archs)
+    axes.set_yticks([y + 0.5 for y in range(len(releases))], releases)
+    axes.tick_params(length=0)
+    axes.xaxis.tick_top()
+    alt = "Verdict by SGLang release and architecture: " + "; ".join(
+        f"{row['release']} {row['arch']} {row['verdict']}" for row in rows
+    )
+    return _figure("atlas", "Does fused all-reduce run? By SGLang release and GPU architecture", alt, figure)
+
+
+def _style(part: str) -> tuple[str, str]:
+    return PART_STYLES.get(part, (PALETTE[7], ""))
+
+
+def _canvas(height: float) -> tuple[matplotlib.figure.Figure, Any]:
+    figure = matplotlib.figure.Figure(figsize=(8.0, height), layout="constrained")
+    axes = figure.subplots()
+    _tidy(axes)
+    return figure, axes
+
+
+def _beside(axes: Any, text: str, x: float, y: float, points: int = 6) -> None:
+    """Text to the right of a place in the data."""
+    axes.annotate(text, (x, y), (points, 0), textcoords="offset points", va="center")
+
+
+def _tidy(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _verdict_legend(axes: Any, verdicts: set[str]) -> None:
+    for verdict, (mark, colour) in VERDICT_MARKS.items():
+        if verdict in verdicts:
+            axes.plot([], [], linestyle="none", marker=mark, color=colour, markeredgecolor="black", label=verdict)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+
+
+def _figure(name: str, title: str, alt: str, figure: matplotlib.figure.Figure) -> Figure:
+    """Draw to SVG with text kept as text (searchable, small) and ids that can't collide on one page."""
+    buffer = io.StringIO()
+    options: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "font.size": 10}
+    with matplotlib.rc_context(options):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), count=1, flags=re.DOTALL)
+    return Figure(name, title, alt, svg)

@@ -1,0 +1,136 @@
+"""From samples with a known truth to the answer, its words, its warnings and its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakeven import analysis, artifacts, plots
+from breakeven.config import BreakEvenSettings
+from breakeven.errors import UserError
+from tests import synthetic
+
+SETTINGS = BreakEvenSettings()
+
+
+def analyse(run_dir: Path) -> dict[str, Any]:
+    return analysis.analyse(analysis.load(run_dir), SETTINGS)
+
+
+def test_a_drafter_that_is_faster_pays_with_the_true_break_even(tmp_path: Path) -> None:
+    result = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)}))
+    (row,) = result["comparisons"]
+    assert row["verdict"] == "pays" == result["answer"]["verdict"]
+    assert row["speedup"]["estimate"] == pytest.approx(1.6, rel=0.02)
+    assert row["break_even"]["estimate"] == pytest.approx(1.25, rel=0.02)
+    assert row["accept_length"]["estimate"] == pytest.approx(2.0)
+    assert result["answer"]["sentence"].startswith("Yes. NGRAM with 4 draft tokens decodes 1.6")
+
+
+def test_a_slower_drafter_does_not_pay(tmp_path: Path) -> None:
+    result = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (1.1, 1.4)}))
+    assert result["answer"]["verdict"] == "does-not-pay"
+    assert result["answer"]["sentence"].startswith("No. Even the best drafter measured")
+
+
+def test_a_difference_inside_the_noise_is_not_sold_as_an_answer(tmp_path: Path) -> None:
+    result = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (1.25, 1.25)}, noise=0.03, restarts=2))
+    assert result["answer"]["verdict"] == "not-distinguishable"
+    assert result["answer"]["sentence"].startswith("Not shown.")
+
+
+def test_the_parts_of_the_cycle_add_up_to_the_cycle(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.3)}, noise=0.0)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        if row["cell"] == "ngram-d4":
+            row["profile"] = {"shares": {"draft": 0.1, "verify": 0.8, "other": 0.1}}
+    artifacts.write_json(tmp_path / "cells.json", content)
+    base, spec = analyse(tmp_path)["cycle"]
+    assert base["parts"] == {"step": pytest.approx(50.0)}
+    assert sum(spec["parts"].values()) == pytest.approx(65.0) and spec["parts"]["verify"] == pytest.approx(52.0)
+
+
+def test_every_doubt_about_the_measurement_is_a_warning(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (1.0, 1.3)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"][1]["effective"] = {"max_running_requests": 48}
+    content["cells"][1]["canary"] = {"compared": 1, "parted": [{"prompt_id": "p", "token": 3, "gap_nats": 2.5}]}
+    failed = synthetic.launch_row("ngram-d8", "ngram-d8.restart0.1", 0, 9)
+    failed |= {"status": "failed", "failure": {"class": "oom-at-run", "text": "<b>boom</b>", "advice": "Less."}}
+    content["cells"].append(failed)
+    artifacts.write_json(tmp_path / "cells.json", content)
+    rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
+    for row in rows[:16]:
+        row |= {"finish": "length", "cached_tokens": 90}
+    for row in rows:
+        if row["cell"] == "baseline":
+            row["finish"] = "length"
+    rows[20]["degenerate"] = True
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    codes = {warning["code"] for warning in analyse(tmp_path)["warnings"]}
+    assert codes == {
+        "launch-failed",
+        "degenerate-output",
+        "prompt-not-fresh",
+        "unequal-limits",
+        "output-differs",
+        "drafter-not-working",
+        "answers-cut-off",
+    }
+
+
+def test_texts_that_part_at_near_ties_are_called_rounding(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.3)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"][1]["canary"] = {"compared": 16, "parted": [{"prompt_id": "p", "token": 3, "gap_nats": 0.06}]}
+    artifacts.write_json(tmp_path / "cells.json", content)
+    result = analyse(tmp_path)
+    assert not [warning for warning in result["warnings"] if warning["code"] == "output-differs"]
+    assert any("1 of 16 greedy texts part" in each and "no fault" in each for each in result["findings"])
+
+
+def test_partial_samples_of_a_launch_that_failed_are_kept_but_not_analysed(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.3)})
+    wild = synthetic.request("code edit-0", "code edit", 9.0, 0.1, "ngram-d4")
+    artifacts.append_jsonl(
+        tmp_path / "samples.jsonl",
+        {"cell": "ngram-d4", "restart": 0, "launch": "ngram-d4.restart0.2", "phase": "measure", **wild},
+    )
+    assert analyse(tmp_path)["comparisons"][0]["accept_length"]["estimate"] == pytest.approx(2.0)
+
+
+def test_without_a_measured_baseline_there_is_nothing_to_analyse(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    artifacts.write_json(tmp_path / "cells.json", {**content, "cells": []})
+    with pytest.raises(UserError, match="no complete launch of the baseline"):
+        analysis.load(tmp_path)
+
+
+def test_saving_writes_the_json_the_tables_and_the_figures(tmp_path: Path) -> None:
+    result = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.3), "ngram-d8": (2.2, 1.6)}))
+    figures = [
+        plots.speedup_figure(result["comparisons"]),
+        plots.accept_length_figure(result["by_kind"]),
+        plots.cycle_figure(result["cycle"]),
+    ]
+    analysis.save(result, figures, tmp_path)
+    saved = artifacts.read_json(tmp_path / "breakeven.json")
+    assert [each["name"] for each in saved["figures"]] == ["speedup", "accept-length", "cycle"]
+    assert all((tmp_path / "figures" / f"{each['name']}.svg").stat().st_size > 1000 for each in saved["figures"])
+    assert "speedup.estimate" in (tmp_path / "comparisons.csv").read_text().splitlines()[0]
+
+
+def test_a_figure_says_in_words_what_it_shows_and_escapes_names() -> None:
+    row = {
+        "cell": 'x"><script>',
+        "verdict": "pays",
+        "speedup": {"estimate": 1.25, "low": 1.2, "high": 1.3},
+    }
+    figure = plots.speedup_figure([row])
+    assert "1.25 (1.20 to 1.30), pays" in figure.alt
+    assert "<script>" not in figure.to_html() and 'role="img"' in figure.to_html()

@@ -1,0 +1,212 @@
+"""The runner: what it calls each way of failing, what it keeps, and that nothing runs on after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from breakeven import artifacts, config, machine
+from tests.conftest import Suite, lay_out_suite, run_cli, start_cli
+
+NAMES = list(config.NOTEBOOKS)
+
+
+def status_of(root: Path) -> dict:
+    return json.loads((root / "outputs/run/run.json").read_text())
+
+
+def wait_for(path: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+def processes_mentioning(root: Path) -> list[str]:
+    """Command lines of living processes that were started below this folder."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "cwd", "status"]):
+        text = " ".join(process.info["cmdline"] or [])
+        if str(root) in text or (process.info["cwd"] or "").startswith(str(root)):
+            found.append(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One whole run, started from a subfolder, whose first notebook prints something hostile."""
+    root = lay_out_suite(tmp_path_factory.mktemp("suite"), n01="print('<img src=x onerror=alert(2)>')")
+    return root, run_cli(root / "notebooks", "run", str(root / "parameters/short.yaml"))
+
+
+WholeRun = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def test_a_whole_run_exits_0_and_prints_its_report_last(whole_run: WholeRun) -> None:
+    root, done = whole_run
+    assert done.returncode == 0, done.stderr
+    report = Path(done.stdout.strip().splitlines()[-1])
+    assert report == root / "outputs/run/report/index.html" and "whole run" in report.read_text()
+    status = status_of(root)
+    assert status["status"] == "whole"
+    assert [each["exit_class"] for each in status["notebooks"].values()] == ["ok"] * 5
+    assert all("Title of" in (report.parent / f"{name}.html").read_text() for name in NAMES)
+
+
+def test_a_run_shows_which_notebook_and_cell_it_is_at_and_what_the_cell_prints(whole_run: WholeRun) -> None:
+    _, done = whole_run
+    assert "01_read_gating: cell 4/4: print(" in done.stderr
+    assert "01_read_gating: <img src=x" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "exit_class", "words"),
+    [
+        ("raise ValueError('two\\nlines')", "cell-error", "ValueError: two lines"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "dead-kernel", "Kernel died"),
+        ("import time; time.sleep(60)", "timeout", "--cell-timeout"),
+        ("import sys; sys.exit(3)", "cell-error", "SystemExit"),
+        ("raise OSError(28, 'No space left on device')", "disk-full", "No space left"),
+    ],
+)
+def test_a_failure_is_classified_and_stops_the_run_there(suite: Suite, body: str, exit_class: str, words: str) -> None:
+    root = suite(n01=body)
+    done = run_cli(root, "run", "parameters/short.yaml", "--cell-timeout", "5")
+    assert done.returncode == 1
+    notebooks = status_of(root)["notebooks"]
+    assert [each["exit_class"] for each in notebooks.values()] == [exit_class, *["not-run"] * 4]
+    assert notebooks[NAMES[0]]["failing_cell"] == 4
+    assert words in notebooks[NAMES[0]]["error"] and "\n" not in notebooks[NAMES[0]]["error"]
+    index = (root / "outputs/run/report/index.html").read_text()
+    assert "This run is not whole." in index and exit_class in index
+    assert f"{NAMES[0]}, cell 4 ended with {exit_class}" in done.stdout
+
+
+def test_a_missing_kernel_is_its_own_class(suite: Suite) -> None:
+    root = suite()
+    path = root / "notebooks" / f"{NAMES[0]}.ipynb"
+    book = nbformat.read(path, as_version=4)
+    book.metadata.kernelspec.name = "no-such-kernel"
+    nbformat.write(book, path)
+    assert run_cli(root, "run", "parameters/short.yaml").returncode == 1
+    assert status_of(root)["notebooks"][NAMES[0]]["exit_class"] == "no-kernel"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupt_ends_the_kernel_records_it_and_publishes(suite: Suite, number: signal.Signals) -> None:
+    root = suite(n01="from pathlib import Path; import time; Path('begun').touch(); time.sleep(120)")
+    process = start_cli(root, "run", "parameters/short.yaml")
+    wait_for(root / "begun")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1, err
+    assert status_of(root)["notebooks"][NAMES[0]]["exit_class"] == "interrupted"
+    assert "This run is not whole." in (root / "outputs/run/report/index.html").read_text()
+    assert processes_mentioning(root) == []
+
+
+def test_a_full_disk_is_told_and_what_exists_is_kept(suite: Suite) -> None:
+    root = suite(n02="from breakeven import artifacts; artifacts.write_bytes(run_dir_path(), b'0' * 10_000_000)")
+    path = root / "notebooks" / f"{NAMES[1]}.ipynb"
+    path.write_text(path.read_text().replace("run_dir_path()", "artifacts.run_folder(run_dir) / 'big'"))
+    (root / "outputs").mkdir()
+    script = (
+        f"mount -t tmpfs -o size=2m tmpfs outputs && "
+        f"{{ {sys.executable} -m breakeven.cli run parameters/short.yaml; echo $? > code; cp -r outputs/run kept; }}"
+    )
+    rights = [] if os.geteuid() == 0 else ["--map-root-user"]
+    subprocess.run(["unshare", "--mount", *rights, "sh", "-c", script], cwd=root, check=True, timeout=120)
+    assert (root / "code").read_text().strip() == "1"
+    notebooks = json.loads((root / "kept/run.json").read_text())["notebooks"]
+    assert notebooks[NAMES[1]]["exit_class"] == "disk-full"
+    assert notebooks[NAMES[0]]["exit_class"] == "ok" and (root / "kept/notebooks" / f"{NAMES[0]}.ipynb").exists()
+
+
+def test_a_resumed_run_does_only_what_is_missing(suite: Suite) -> None:
+    root = suite(
+        n01="open('first', 'a').write('x')", n02="from pathlib import Path; assert Path('mended').exists(), 'not yet'"
+    )
+    assert run_cli(root, "run", "parameters/short.yaml").returncode == 1
+    (root / "mended").touch()
+    done = run_cli(root, "run", "--resume", "outputs/run")
+    assert done.returncode == 0, done.stderr
+    assert status_of(root)["status"] == "whole" and (root / "first").read_text() == "x"
+
+
+def test_resuming_on_another_machine_is_refused(suite: Suite) -> None:
+    root = suite()
+    environment = {**machine.describe(root), "host": "elsewhere"}
+    artifacts.write_json(root / "outputs/run/run.json", {"status": "incomplete", "environment": environment})
+    done = run_cli(root, "run", "--resume", "outputs/run")
+    assert done.returncode == 2 and "another machine" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "parameters/shrot.yaml"], "did you mean 'short.yaml'"),
+        (["run", "parameters/short.yaml", "-p", "restrats=3"], "did you mean 'restarts'"),
+        (["run", "parameters/short.yaml", "-p", "restarts=few"], "expected integer"),
+        (["run"], "breakeven run parameters/cpu.yaml"),
+        (["run", "--resume", "outputs/none"], "no run to resume"),
+        (["publish", "outputs/none"], "no run folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2_before_anything_is_written(
+    suite: Suite, arguments: list[str], words: str
+) -> None:
+    root = suite()
+    done = run_cli(root, *arguments)
+    assert done.returncode == 2 and words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (root / "outputs/run/run.json").exists()
+
+
+def test_a_notebook_without_its_parameters_cell_is_refused_before_a_kernel_starts(suite: Suite) -> None:
+    root = suite()
+    path = root / "notebooks" / f"{NAMES[4]}.ipynb"
+    path.write_text(path.read_text().replace('"parameters"', '"other"'))
+    done = run_cli(root, "run", "parameters/short.yaml")
+    assert done.returncode == 2 and "exactly one" in done.stderr
+    assert not list((root / "outputs/run").glob("notebooks/*"))
+
+
+def test_a_run_never_writes_over_another(whole_run: WholeRun) -> None:
+    root, _ = whole_run
+    done = run_cli(root, "run", "parameters/short.yaml")
+    assert done.returncode == 2 and "already holds a run" in done.stderr
+
+
+def test_an_error_with_hostile_text_is_shown_as_text(suite: Suite) -> None:
+    root = suite(n01="raise ValueError('<script>alert(1)</script>')")
+    run_cli(root, "run", "parameters/short.yaml")
+    assert_harmless(root / "outputs/run/report")
+
+
+def test_no_page_of_a_report_runs_a_script_or_asks_for_anything_from_outside(whole_run: WholeRun) -> None:
+    root, _ = whole_run
+    assert_harmless(root / "outputs/run/report")
+
+
+def assert_harmless(report: Path) -> None:
+    pages = list(report.glob("*.html"))
+    assert pages
+    for page in pages:
+        text = page.read_text()
+        assert not re.search(r"<script|<img src=x|<link|(?:src|href|url)\W{1,2}https?:", text), page
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    assert shutil.which("unshare"), "util-linux is needed"

@@ -1,0 +1,113 @@
+"""Planning and storing a sweep: which cells, in which order, and what a crash or a resume may do to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakeven import artifacts, sweep
+from breakeven.config import SweepSettings
+from breakeven.errors import UserError
+
+
+def names(drafters: list[dict[str, Any]], **options: bool) -> list[str]:
+    return [cell.name for cell in sweep.plan_cells(drafters, **options)]
+
+
+def test_lists_are_a_grid_and_the_baseline_comes_first() -> None:
+    grid = [{"algorithm": "NGRAM", "draft_tokens": [2, 4], "breadth": 1}]
+    assert names(grid) == ["baseline", "ngram-d2-b1", "ngram-d4-b1"]
+    assert names(grid, aa_pair=True)[-1] == "baseline-again"
+
+
+def test_settings_that_sglang_would_make_equal_are_one_cell() -> None:
+    chain = {"algorithm": "STANDALONE", "model": "m", "steps": 3, "topk": 1, "draft_tokens": [4, 8, 16]}
+    assert len(names([chain])) == 2
+
+
+@pytest.mark.parametrize(
+    ("drafter", "words"),
+    [
+        ({"algorithm": "NGRAM", "draft_token": 4}, "did you mean 'draft_tokens'"),
+        ({"draft_tokens": 4}, "names no algorithm"),
+        ({"algorithm": "NGRAN", "draft_tokens": 4}, "did you mean 'NGRAM'"),
+        ({"algorithm": "STANDALONE", "model": "m", "steps": 3, "topk": 4, "draft_tokens": 99}, "tree of"),
+    ],
+)
+def test_what_no_server_can_run_is_refused_before_any_launch(drafter: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        sweep.plan_cells([drafter])
+
+
+def test_restarts_interleave_the_cells_and_every_second_one_runs_backwards() -> None:
+    cells = sweep.plan_cells([{"algorithm": "NGRAM", "draft_tokens": [2, 4], "breadth": 1}])
+    order = [each.cell.name for each in sweep.plan_launches(cells, 2)]
+    assert order == ["baseline", "ngram-d2-b1", "ngram-d4-b1", "ngram-d4-b1", "ngram-d2-b1", "baseline"]
+    assert [each.order for each in sweep.plan_launches(cells, 2)] == list(range(6))
+
+
+def test_the_figures_of_a_launch_are_ratios_of_sums_without_the_prefills_token() -> None:
+    request = {"completion_tokens": 41, "decode_s": 2.0, "verify_ct": 20, "degenerate": False, "error": None}
+    looping = {**request, "degenerate": True, "decode_s": 0.1}
+    figures = sweep.summary([request, {**request, "decode_s": 3.0}, looping, {"error": "HTTP 500"}])
+    assert figures == {
+        "requests": 4,
+        "errors": 1,
+        "degenerate": 1,
+        "tok_s": pytest.approx(80 / 5),
+        "accept_length": pytest.approx(2.0),
+        "cycle_ms": pytest.approx(125.0),
+    }
+    assert "tok_s" not in sweep.summary([looping])
+
+
+class TestStore:
+    """The files of a sweep."""
+
+    SETTINGS = SweepSettings(run_dir="unused")
+
+    def launch(self, name: str = "baseline", restart: int = 0) -> sweep.Launch:
+        return sweep.Launch(sweep.Cell(name, None), restart, 0)
+
+    def row(self, launch: str, status: str = "ok", cell: str = "baseline") -> dict[str, Any]:
+        return {"cell": cell, "restart": 0, "order": 0, "launch": launch, "status": status, "seconds": 10.0}
+
+    def store(self, folder: Path, *, resume: bool = False, **changes: Any) -> sweep._Store:
+        settings = SweepSettings(**{**self.SETTINGS.model_dump(), **changes})
+        return sweep._Store(folder, sweep._plan(settings), resume=resume)
+
+    def test_a_resumed_sweep_keeps_what_succeeded_and_repeats_what_failed(self, tmp_path: Path) -> None:
+        before = self.store(tmp_path)
+        before.add(self.row("baseline.restart0.1"))
+        before.add(self.row("ngram.restart0.1", "failed", "ngram"))
+        after = self.store(tmp_path, resume=True)
+        assert after.holds(self.launch()) and not after.holds(self.launch("ngram"))
+
+    def test_a_launch_that_a_crash_cut_off_is_never_mixed_with_its_repetition(self, tmp_path: Path) -> None:
+        before = self.store(tmp_path)
+        before.add_sample({"launch": before.new_attempt(self.launch()), "phase": "measure"})
+        assert self.store(tmp_path, resume=True).new_attempt(self.launch()) == "baseline.restart0.2"
+
+    def test_more_restarts_may_be_added_but_no_other_setting_changed(self, tmp_path: Path) -> None:
+        self.store(tmp_path).add(self.row("baseline.restart0.1"))
+        assert self.store(tmp_path, resume=True, restarts=5).rows
+        with pytest.raises(UserError, match="another concurrency"):
+            self.store(tmp_path, resume=True, concurrency=4)
+
+    def test_another_machine_is_refused(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path)
+        store.add(self.row("baseline.restart0.1"))
+        content = artifacts.read_json(tmp_path / "cells.json")
+        artifacts.write_json(tmp_path / "cells.json", {**content, "machine": {"host": "elsewhere"}})
+        with pytest.raises(UserError, match="another machine"):
+            self.store(tmp_path, resume=True)
+
+    def test_a_new_sweep_in_the_same_folder_sets_the_old_one_aside(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path)
+        store.add(self.row("baseline.restart0.1"))
+        store.add_sample({"launch": "baseline.restart0.1"})
+        assert self.store(tmp_path).rows == []
+        assert len(list(tmp_path.glob("cells.before-*.json"))) == 1
+        assert len(list(tmp_path.glob("samples.before-*.jsonl"))) == 1
