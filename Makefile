@@ -27,10 +27,10 @@ lint: $(DEV_READY) ## ruff and mypy, notebooks included
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test-fast: $(DEV_READY) ## unit tests alone
-	@$(BIN)/python -m pytest -m "not e2e"
+	@$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist worksteal
 
-test: lint ## everything: lint, unit tests, the real server end to end
-	@$(BIN)/python -m pytest
+test: lint test-fast ## everything: lint, unit tests, the real server end to end
+	@$(BIN)/python -m pytest -m e2e
 
 # the stamps depend on the lists of packages: a second `make run` installs nothing
 $(READY): requirements.txt pyproject.toml

@@ -126,6 +126,21 @@ def test_extend_lets_each_new_token_see_what_its_mask_says(seed: int, kind: str)
             token += 1
 
 
+def test_each_pass_is_planned_anew_though_its_lengths_are_the_same_object() -> None:
+    """Layers of a pass share a plan; the next pass has a new scratch tensor and may have changed all others in place."""
+    table, rows, lengths = torch.tensor([[3, 5, 7, 2]]), torch.tensor([0]), torch.tensor([2])
+    first_pass, second_pass = torch.empty(0), torch.empty(0)
+
+    def slots(scratch: Tensor) -> list[int]:
+        plan = attention._planned(attention._plan_decode, scratch, table, rows, lengths, torch.float32)
+        return plan.slots.tolist()
+
+    assert slots(first_pass) == slots(first_pass) == [3, 5]
+    lengths.add_(1)
+    table[0, 0] = 9
+    assert slots(second_pass) == [9, 5, 7]
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -468,5 +483,19 @@ def test_head_taken_over_from_another_model_brings_its_packed_weight_along() -> 
 
 
 def test_weight_that_was_not_packed_gets_the_plain_product() -> None:
-    rows, weight = torch.randn(3, 8), torch.randn(5, 8)
+    rows, weight, addend = torch.randn(3, 8), torch.randn(5, 8), torch.randn(3, 5)
     assert torch.equal(linear.weight_packed_linear(rows, weight, None, True), rows @ weight.T)
+    assert torch.equal(linear.linear_plus(rows, weight, addend), rows @ weight.T + addend)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 17, 64])
+def test_packed_product_with_an_addend_leaves_the_addend_as_it_was(rows: int) -> None:
+    torch.manual_seed(rows)
+    layer = torch.nn.Linear(96, 80, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+    linear.pack(layer)
+    given_rows, addend = torch.randn(rows, 96).bfloat16(), torch.randn(rows, 80).bfloat16()
+    before = addend.clone()
+    result = linear.linear_plus(given_rows, layer.weight, addend)
+    expected = given_rows.float() @ layer.weight.float().T + before.float()
+    torch.testing.assert_close(result, expected.bfloat16())
+    assert torch.equal(addend, before)

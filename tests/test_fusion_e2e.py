@@ -45,7 +45,7 @@ def serve_and_ask(folder: Path, pythonpath: str) -> tuple[list[list[int]], str, 
         context_length=1024,
         max_running_requests=4,
         max_total_tokens=4096,
-        flags=tuple(engine.server_flags()),
+        defaults=tuple(engine.server_flags()),
     )
     environment = engine.server_environment({**os.environ, "PYTHONPATH": pythonpath})
     with launch(spec, folder / "server.log", engine_env=environment, ready_timeout_s=START_S) as server:

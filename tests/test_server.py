@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import processes, readiness
+from breakeven import processes, readiness, supervise
 from breakeven import server as server_module
 from breakeven.command import Drafter, LaunchSpec, build_command, effective_drafter
 from breakeven.errors import UserError
@@ -585,5 +585,5 @@ def test_an_earlier_log_is_not_read_as_this_launchs(tmp_path, stand_in):
 
 
 def test_nothing_of_these_tests_runs_any_more():
-    mine = [process for process in processes.psutil.Process().children(recursive=True) if process.status() != "zombie"]
-    assert mine == []
+    children = processes.psutil.Process().children(recursive=True)
+    assert [each for each in children if each.status() != "zombie" and supervise.MARKER in each.environ()] == []

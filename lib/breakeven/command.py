@@ -55,7 +55,7 @@ class Drafter:
     """NGRAM: longest branch of its table (``branch-length`` before 0.5.10, ``max-trie-depth`` since)."""
 
     def label(self) -> str:
-        """A short name for tables and files: ngram-d4, ngram-d8-b1-t256, eagle3-s3 (a chain), eagle3-s3-k4-d8 (a tree)."""
+        """A short name for tables and files: ngram-d8-b1-t256, eagle3-s3 (a chain), eagle3-s3-k4-d8."""
         chain = self.topk == 1 and self.algorithm in _MODEL_DRAFTERS
         parts = [("s", self.steps if self.algorithm in _MODEL_DRAFTERS else None)]
         parts += [("k", None if chain or self.algorithm == "NGRAM" else self.topk)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from breakeven import artifacts, server, show, telemetry, workload
+from breakeven import artifacts, processes, server, show, telemetry, workload
 from breakeven.config import ServingSettings
 from breakeven.embedded import engine, model
 from breakeven.errors import UserError
@@ -63,7 +63,8 @@ class Serving:
             context_length=self.settings.context_length,
             max_running_requests=self.settings.max_running_requests,
             extra={"enable_metrics": True},  # without it a request's meta has no time of the prefill's end
-            flags=(*self.engine_flags, *self.settings.server_flags),
+            defaults=self.engine_flags,
+            flags=tuple(self.settings.server_flags),
             env=self.settings.server_env,
         )
 
@@ -98,6 +99,14 @@ def resolve_drafter(drafter: server.Drafter | None) -> server.Drafter | None:
     return server.Drafter(**{**vars(drafter), "model": str(folder)})
 
 
+def end_leftovers(run_dir: Path, say: Say = print) -> None:
+    """End servers of this run folder that outlived a killed runner; those of a run in progress are left alone."""
+    for record in sorted((run_dir / "logs").glob("*.pid.json")):
+        ended = processes.end_leftover(record)
+        if ended:
+            say(f"ended {len(ended)} processes of {record.name.removesuffix('.pid.json')}, left by an earlier run")
+
+
 def prove(settings: ServingSettings, run_dir: Path, say: Say = print) -> dict[str, Any]:
     """Launch once without speculation, generate, stop; writes ``server.json`` whether that went well or badly.
 
@@ -105,6 +114,7 @@ def prove(settings: ServingSettings, run_dir: Path, say: Say = print) -> dict[st
     come up.
     """
     serving = Serving.prepare(settings, run_dir, say)
+    end_leftovers(run_dir, say)
     try:
         with serving.launch("launch-proof", say=say) as running:
             effective = telemetry.server_settings(running.info())

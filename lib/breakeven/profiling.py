@@ -12,7 +12,8 @@ from breakeven import readiness, traces
 from breakeven.errors import UserError, one_line
 from breakeven.workload import Client, Prompt, RequestFailed, ServerGone
 
-TRACE_TIMEOUT_S = 120.0
+TRACE_TIMEOUT_S = 60.0
+STOPS_BY_ITSELF_S = 5.0
 _NAMES = {"draft_ms": "draft", "verify_ms": "verify", "draft_extend_ms": "draft extend", "other_ms": "other"}
 
 
@@ -53,13 +54,25 @@ def _trace(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Pa
     }
     with readiness.client(base_url, timeout_s=TRACE_TIMEOUT_S) as http:
         http.post("/start_profile", json=options).raise_for_status()
-    client.generate(prompt, baseline=True)
-    deadline = time.monotonic() + TRACE_TIMEOUT_S
-    while not (found := sorted(folder.glob("*.trace.json.gz"))):
+        client.generate(prompt, baseline=True)
+        deadline = time.monotonic() + TRACE_TIMEOUT_S
+        if not _appears(folder, time.monotonic() + STOPS_BY_ITSELF_S):
+            http.post("/stop_profile").raise_for_status()  # the answer was shorter than the window
+    if not _appears(folder, deadline):
+        raise TimeoutError(f"no trace appeared in {folder.name} within {TRACE_TIMEOUT_S:.0f} s")
+    return _complete(_found(folder)[0], deadline)
+
+
+def _found(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.trace.json.gz"))
+
+
+def _appears(folder: Path, deadline: float) -> bool:
+    while not _found(folder):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no trace appeared in {folder.name} within {TRACE_TIMEOUT_S:.0f} s")
+            return False
         time.sleep(0.2)
-    return _complete(found[0], deadline)
+    return True
 
 
 def _complete(path: Path, deadline: float) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 from breakeven import artifacts, machine, profiling, telemetry, workload
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError, did_you_mean, one_line
-from breakeven.launching import Serving
+from breakeven.launching import Serving, end_leftovers
 from breakeven.progress import clock
 from breakeven.server import Drafter, LaunchFailure, effective_drafter
 
@@ -52,10 +52,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Prompts:
-    """What a server is sent: prompts of their own for the warm-up, then the measured ones, each once."""
+    """What a server is sent: prompts of their own for the warm-up and the trace, and the measured ones, each once."""
 
     warm_up: list[workload.Prompt]
     measured: list[workload.Prompt]
+    traced: workload.Prompt
 
     @classmethod
     def chosen(cls, settings: SweepSettings) -> Prompts:
@@ -63,7 +64,8 @@ class Prompts:
         shipped = settings.prompts == "shipped"
         prompts = workload.load_prompts(None if shipped else artifacts.project_root() / settings.prompts)
         measured = workload.choose(prompts, settings.prompts_per_kind, kinds=settings.kinds or None)
-        return cls(workload.warm_up(prompts), measured)
+        *warm_up, traced = workload.warm_up(prompts)
+        return cls(warm_up or [traced], measured, traced)
 
 
 def plan_cells(drafters: Iterable[dict[str, Any]], *, aa_pair: bool = False) -> list[Cell]:
@@ -83,10 +85,16 @@ def plan_cells(drafters: Iterable[dict[str, Any]], *, aa_pair: bool = False) -> 
             drafter = effective_drafter(Drafter(**dict(zip(grid, values, strict=True))))
             cell = Cell(drafter.label(), drafter)
             if cell not in cells:
+                _refuse_namesake(cell, cells)
                 cells.append(cell)
     if aa_pair:
         cells.append(Cell(f"{BASELINE}-again", None))
     return cells
+
+
+def _refuse_namesake(cell: Cell, cells: list[Cell]) -> None:
+    if any(other.name == cell.name for other in cells):
+        raise UserError(f"drafters: two cells would be called {cell.name!r}; measure the second model in another run")
 
 
 COLUMNS = {
@@ -126,6 +134,7 @@ def run_sweep(settings: SweepSettings, run_dir: Path, say: Say = print) -> dict[
     launches = plan_launches(cells, settings.restarts)
     prompts = Prompts.chosen(settings)
     serving = Serving.prepare(settings, run_dir, say)
+    end_leftovers(run_dir, say)
     store = _Store(run_dir, _plan(settings), resume=settings.resume)
     for done, each in enumerate(launches):
         if store.holds(each):
@@ -196,7 +205,7 @@ def _measure_on(
         if each.cell.drafter is not None and settings.temperature == 0:
             row |= _canaries(client, samples, store)
         traces = serving.run_dir / "traces" / attempt
-        return row | profiling.cycle_shares(base_url, client, prompts.warm_up[0], settings.profile_steps, traces)
+        return row | profiling.cycle_shares(base_url, client, prompts.traced, settings.profile_steps, traces)
 
 
 def summary(samples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -65,8 +65,17 @@ class Flow:
     def reach(self, function: FunctionRef, watch: Watch, *, wanted: bool | None = None) -> Reach:
         """Whether the watched thing is reached in the function.
 
-        ``wanted`` keeps only hits whose value can have that truth.
+        ``wanted`` keeps only hits whose value can have that truth. Marks on tensors lead through every model: they are
+        followed only where the way is open without them.
         """
+        self.interpreter.follow_marks = self.interpreter.passed_mark = False
+        try:
+            first = self._reach(function, watch, wanted)
+        finally:
+            self.interpreter.follow_marks = True
+        return self._reach(function, watch, wanted) if first.status != "closed" and self.interpreter.passed_mark else first
+
+    def _reach(self, function: FunctionRef, watch: Watch, wanted: bool | None) -> Reach:
         forced: dict[int, bool] = {}
         closed: list[Step] = []
         for _ in range(_MAX_FORCED):

@@ -158,6 +158,8 @@ class Interpreter:
         self.native: dict[str, Callable[[list[Value], dict[str, Value]], Value]] = {}
         self._busy: set[object] = set()
         self._met_itself = 0
+        self.follow_marks = True
+        self.passed_mark = False
         self._kept: dict[tuple[object, ...], Value | None] = {}
         self._provisional: dict[tuple[object, ...], Value | None] = {}
         self._running: dict[int, int] = {}
@@ -1347,6 +1349,9 @@ class Interpreter:
             return kept
         if name.startswith("__") or not (frame.hop or "fus" in name):
             return None
+        if not self.follow_marks:
+            self.passed_mark = True
+            return None
         if key in self._busy:
             return self._itself(f"the mark {name}")
         self._busy.add(key)
@@ -1414,7 +1419,7 @@ class Interpreter:
 
     def _instance_store(self, cls: ClassRef, name: str) -> Value | None:
         """What the class's own methods store in ``self.name``; None where none does."""
-        key = ("attribute", id(cls.node), name)
+        key = ("attribute", self.follow_marks, id(cls.node), name)
         found, kept = self._recall(key)
         if found:
             return kept
@@ -1681,7 +1686,7 @@ class Interpreter:
         except NotPlainError:
             return None
         whose = id(receiver.data) if receiver is not None else 0
-        return "call", id(function.node), whose, given, tuple(kwargs), tuple(sorted(self.forced.items()))
+        return "call", self.follow_marks, id(function.node), whose, given, tuple(kwargs), tuple(sorted(self.forced.items()))
 
     def _result(self, target: FunctionNode, frame: Frame) -> Value:
         error: RaisedError | None = None

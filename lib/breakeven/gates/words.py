@@ -6,6 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+COLUMNS = {
+    "id": "gate",
+    "result": "result",
+    "file": "file",
+    "line": "line",
+    "expression": "condition",
+    "because": "because",
+    "depends_on": "depends on",
+}
 _VERDICTS = {
     "runs": "the fused all-reduce runs on {arch}: SGLang lets it through and FlashInfer has the kernel",
     "denied-by-sglang": "SGLang keeps {arch} out of the fused all-reduce, although FlashInfer has a kernel for it",
