@@ -127,7 +127,7 @@ def test_extend_lets_each_new_token_see_what_its_mask_says(seed: int, kind: str)
 
 
 def test_each_pass_is_planned_anew_though_its_lengths_are_the_same_object() -> None:
-    """Layers of a pass share a plan; the next pass has a new scratch tensor and may have changed all others in place."""
+    """Layers of a pass share a plan; the next pass has a new scratch tensor, and others may have changed in place."""
     table, rows, lengths = torch.tensor([[3, 5, 7, 2]]), torch.tensor([0]), torch.tensor([2])
     first_pass, second_pass = torch.empty(0), torch.empty(0)
 

@@ -2,6 +2,6 @@
 
 from breakeven.gates.atlas import ATLAS_ARCHS, atlas
 from breakeven.gates.verdict import read_gates
-from breakeven.gates.words import COLUMNS, explain
+from breakeven.gates.words import COLUMNS, explain, headline
 
-__all__ = ["ATLAS_ARCHS", "COLUMNS", "atlas", "explain", "read_gates"]
+__all__ = ["ATLAS_ARCHS", "COLUMNS", "atlas", "explain", "headline", "read_gates"]

@@ -162,7 +162,7 @@ class Flow:
         best: Climb | None = None
         hops: list[Reach] = []
         for caller in callers:
-            hop = self._reach_call(caller, function)
+            hop = self._reach_call(caller, function, lenient=beyond > 0)
             past = beyond > 0
             reads_flag = past or any(f"setting:{flag}" in step.leaf.touched for step in [*hop.steps, *hop.closed])
             status = self._beyond_flag(hop) if past else hop.status

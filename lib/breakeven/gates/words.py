@@ -25,12 +25,17 @@ _VERDICTS = {
 }
 
 
-def explain(verdict: Mapping[str, Any]) -> str:
-    """What was found and which lines decide it, in a few sentences of plain text."""
+def headline(verdict: Mapping[str, Any]) -> str:
+    """The verdict in one sentence."""
     releases = f"SGLang {verdict['sglang'].get('version')}"
     if (verdict.get("flashinfer") or {}).get("version"):
         releases += f" with FlashInfer {verdict['flashinfer']['version']}"
-    sentences = [f"{releases}: {_VERDICTS[verdict['verdict']].format(arch=verdict['arch'])}."]
+    return f"{releases}: {_VERDICTS[verdict['verdict']].format(arch=verdict['arch'])}."
+
+
+def explain(verdict: Mapping[str, Any]) -> str:
+    """What was found and which lines decide it, in a few sentences of plain text."""
+    sentences = [headline(verdict)]
     if verdict["verdict"] == "absent":
         return sentences[0]
     closed = list(_places(gate for gate in verdict["gates"] if gate["result"] == "closed"))
