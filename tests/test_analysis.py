@@ -65,7 +65,7 @@ def test_every_doubt_about_the_measurement_is_a_warning(tmp_path: Path) -> None:
     artifacts.write_json(tmp_path / "cells.json", content)
     rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
     for row in rows[:16]:
-        row |= {"finish": "length", "cached_tokens": 90}
+        row |= {"finish": "length", "cached_tokens": 95}
     for row in rows:
         if row["cell"] == "baseline":
             row["finish"] = "length"
@@ -109,6 +109,14 @@ def test_without_a_measured_baseline_there_is_nothing_to_analyse(tmp_path: Path)
     artifacts.write_json(tmp_path / "cells.json", {**content, "cells": []})
     with pytest.raises(UserError, match="no complete launch of the baseline"):
         analysis.load(tmp_path)
+
+
+def test_without_a_sweep_the_shipped_example_is_shown_and_labelled_as_recorded(tmp_path: Path) -> None:
+    measured = analysis.load(tmp_path)
+    assert "a recorded example" in measured.source and "not on this machine" in measured.source
+    result = analysis.analyse(measured, SETTINGS)
+    assert measured.source in result["answer"]["how"]
+    assert {row["cell"] for row in result["comparisons"]} == {f"ngram-d{n}-b1-t256" for n in (2, 4, 8)}
 
 
 def test_saving_writes_the_json_the_tables_and_the_figures(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     patch = add("patch", _patch, _patch_in_words, "open the gates for an architecture, in an overlay or in place")
     _add_sources(patch)
     patch.add_argument("--mode", choices=("overlay", "in-place"), default="overlay", help="default %(default)s")
-    patch.add_argument("--out", metavar="DIR", help="folder of the overlay (default: fusion-overlay-ARCH here)")
+    patch.add_argument("--out", metavar="DIR", help="folder of the overlay (default: one in the cache; it is printed)")
     patch.add_argument("--dry-run", action="store_true", help="show the diff and write nothing")
     patch.add_argument("--force", action="store_true", help="write it even where FlashInfer would refuse the GPU")
 
