@@ -138,11 +138,14 @@ def tokenizer(model: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def reference(model: Path) -> Any:
-    """The same weights in transformers, float32."""
+def reference(model: Path) -> Iterator[Any]:
+    """The same weights in transformers, float32. On one thread: several wait for each other where a machine is busy."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,7 @@ def _installed(package: str) -> Source:
     locations = list(found.submodule_search_locations or []) if found else []
     if not locations:
         raise UserError(
-            f"{package} is not installed in {sys.prefix}; install it there, or name a folder or a release (pypi:VERSION)"
+            f"{package} is not installed in {sys.prefix}; install it there, or name a folder or pypi:VERSION"
         )
     return _folder(package, Path(locations[0]), origin="installed")
 
@@ -134,7 +134,7 @@ def _holds(root: Path, package: str) -> bool:
     if not (root / package).is_dir():
         return False
     marks = {"sglang": ("srt", "__init__.py"), "flashinfer": ("comm", "jit", "__init__.py")}[package]
-    os.listdir(root / package)  # an unreadable folder must say so, not look empty
+    os.listdir(root / package)  # noqa: PTH208 an unreadable folder must say so, not look empty
     return any((root / package / mark).exists() for mark in marks)
 
 
@@ -146,7 +146,9 @@ def _version(root: Path, package: str) -> str:
     for name in ("version.py", "_version.py", "_build_meta.py"):
         path = root / package / name
         if path.is_file() and (
-            match := re.search(r"^(?:__version__|version)[^=\n]*=(?:[^=\n\"']*=)?\s*[\"'](\d[^\"']*)", _read(path), re.M)
+            match := re.search(
+                r"^(?:__version__|version)[^=\n]*=(?:[^=\n\"']*=)?\s*[\"'](\d[^\"']*)", _read(path), re.M
+            )
         ):
             return match.group(1)
     for path in (root / "PKG-INFO", root / "pyproject.toml", root / "version.txt", root.parent / "version.txt"):
@@ -228,7 +230,7 @@ def _fetch(package: str, version: str, home: Path) -> None:
         scratch = Path(tempfile.mkdtemp(dir=home.parent, prefix=".fetch-"))
     except OSError as error:
         raise UserError(
-            f"the cache folder {home.parent} can't be written: {error.strerror}; set BREAKEVEN_CACHE to a folder of yours"
+            f"the cache folder {home.parent} can't be written: {error.strerror}; point BREAKEVEN_CACHE elsewhere"
         ) from None
     try:
         archive = _download(DISTRIBUTIONS[package], version, scratch / "download")
@@ -359,7 +361,7 @@ class _open_archive:  # noqa: N801 (used as a function)
                 if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
                     self._add(info.filename, info)
         else:
-            self._tar = tarfile.open(self._path)  # noqa: SIM115 (closed in __exit__)
+            self._tar = tarfile.open(self._path)
             for member in self._tar.getmembers():
                 if member.isfile():
                     # a source archive has one folder at its top, and some keep the package under python/ or src/

@@ -21,6 +21,7 @@ _HARMLESS = (
 )  # fmt: skip
 _TORCH_PARTS = {"cuda", "version", "distributed", "compile", "ops", "library", "Tensor", "nn", "compiler", "backends"}
 _OTHER_BACKENDS = {"xpu", "hpu", "npu", "mps", "musa", "mlu", "sdaa", "gcu", "maca", "privateuseone"}
+_OTHER_IS_AVAILABLE = re.compile(rf"torch\.(backends\.)?({'|'.join(sorted(_OTHER_BACKENDS))})\.is_available")
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Facts:
             return known(max(1, self.context.tp // self.context.nnodes), frozenset({"setting:tp_size"}))
         if name == "torch.cuda.current_device":
             return known(0)
-        if re.fullmatch(r"torch\.(backends\.)?(%s)\.is_available" % "|".join(_OTHER_BACKENDS), name):
+        if _OTHER_IS_AVAILABLE.fullmatch(name):
             return known(False)
         if name in ("os.getenv", "os.environ.get"):
             default = args[1] if len(args) > 1 else kwargs.get("default", known(None))

@@ -73,7 +73,9 @@ class Flow:
             first = self._reach(function, watch, wanted)
         finally:
             self.interpreter.follow_marks = True
-        return self._reach(function, watch, wanted) if first.status != "closed" and self.interpreter.passed_mark else first
+        return (
+            self._reach(function, watch, wanted) if first.status != "closed" and self.interpreter.passed_mark else first
+        )
 
     def _reach(self, function: FunctionRef, watch: Watch, wanted: bool | None) -> Reach:
         forced: dict[int, bool] = {}
@@ -119,9 +121,7 @@ class Flow:
                 return step
         return candidates[0] if candidates else None
 
-    def _candidates(
-        self, module: Module, words: frozenset[str], frame: Frame, error: RaisedError | None
-    ) -> list[Step]:
+    def _candidates(self, module: Module, words: frozenset[str], frame: Frame, error: RaisedError | None) -> list[Step]:
         found: list[Step] = []
         if error is not None:
             found += [step for step in error.steps if isinstance(step, Step)]
@@ -141,7 +141,9 @@ class Flow:
 
     # ------------------------------------------------------------ across functions
 
-    def climb(self, function: FunctionRef, flag: str | None, beyond: int = 0, seen: frozenset[int] = frozenset()) -> Climb:
+    def climb(
+        self, function: FunctionRef, flag: str | None, beyond: int = 0, seen: frozenset[int] = frozenset()
+    ) -> Climb:
         """Follow a function to whoever calls it, up to where the flag is read and a little further.
 
         Past the function that reads the flag the code is the model's own: there only a decision on the GPU or the
@@ -237,13 +239,13 @@ class Flow:
     @staticmethod
     def _is_compared(module: Module, node: ast.AST) -> bool:
         """Whether a reference is only compared with something, not called or handed on."""
-        child, parent = node, module.parent(node)
+        parent = module.parent(node)
         while isinstance(parent, ast.expr):
             if isinstance(parent, ast.Call):
                 return False
             if isinstance(parent, ast.Compare):
                 return True
-            child, parent = parent, module.parent(parent)
+            parent = module.parent(parent)
         return False
 
     def _refers(self, module: Module, node: ast.AST, function: FunctionRef) -> bool:
@@ -262,7 +264,7 @@ class Flow:
         return False
 
     def _same_function(self, module: Module, node: ast.Name, function: FunctionRef) -> bool:
-        """Whether a bare name means this function: by where the name was bound, in the function around it or globally."""
+        """Whether a bare name means this function: by where it was bound, in the function around it or globally."""
         name = node.id
         inside = module.enclosing_function(node)
         while inside is not None:
@@ -270,8 +272,8 @@ class Flow:
                 if isinstance(statement, ast.ImportFrom):
                     for alias in statement.names:
                         if (alias.asname or alias.name) == name:
-                            value = self.interpreter._imported(import_source(module, statement), alias.name)
-                            return value.data is not None and getattr(value.data, "node", None) is function.node
+                            bound = self.interpreter._imported(import_source(module, statement), alias.name)
+                            return getattr(bound.data, "node", None) is function.node
                 if isinstance(statement, FunctionNode) and statement.name == name:
                     return statement is function.node
             inside = module.enclosing_function(inside)
@@ -280,7 +282,9 @@ class Flow:
             return False
         if isinstance(value.data, FunctionRef):
             return value.data.node is function.node
-        return value.is_opaque or any(isinstance(o.data, FunctionRef) and o.data.node is function.node for o in value.options)
+        return value.is_opaque or any(
+            isinstance(o.data, FunctionRef) and o.data.node is function.node for o in value.options
+        )
 
     def _may_be_method_of(self, module: Module, base: ast.expr, owner: ClassRef) -> bool:
         """Whether an object named so can be of this class: not where it is certainly of another."""

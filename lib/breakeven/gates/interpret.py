@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from breakeven.gates.facts import Facts
@@ -61,15 +62,25 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _PURE = {
     name: getattr(builtins, name)
-    for name in ("len", "int", "str", "bool", "float", "tuple", "list", "set", "frozenset", "sorted", "min", "max", "sum",
-                 "any", "all", "abs", "range", "dict", "zip", "enumerate", "reversed", "repr", "divmod", "round", "ord")
+    for name in ("len", "int", "str", "bool", "float", "tuple", "list", "set", "frozenset", "sorted", "min", "max",
+                 "sum", "any", "all", "abs", "range", "dict", "zip", "enumerate", "reversed", "repr", "divmod", "round")
 }  # fmt: skip
 _SETTINGS_LIKE = re.compile(r"args|cfg|config|view|get_exec|get_parallel|settings|options", re.I)
 _MODEL_CONFIG = re.compile(r"(^|_)(model_config|hf_config|hf_text_config)(_of)?$")
+# Process groups, ranks and what collectives return differ from process to process and say nothing of the GPU.
+_RUNTIME_OBJECT = re.compile(
+    r"^get_\w*(group|rank)$|^(?!can|should|is_|use|may|has)\w*(all_reduce|all_gather|reduce_scatter)$"
+)
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 _DECISIVE = (ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Assert, ast.Yield, ast.Global, ast.Delete)
 _DECISIVE_BUT_RAISING = tuple(kind for kind in _DECISIVE if kind not in (ast.Raise, ast.Assert))
-_TRANSPARENT = {"functools.lru_cache", "functools.cache", "functools.wraps", "staticmethod", "contextlib.contextmanager"}
+_TRANSPARENT = {
+    "functools.lru_cache",
+    "functools.cache",
+    "functools.wraps",
+    "staticmethod",
+    "contextlib.contextmanager",
+}
 _PLAIN_METHODS = {
     str: {"lower", "upper", "split", "startswith", "endswith", "strip", "replace", "join", "format", "removeprefix",
           "removesuffix", "isdigit", "find", "count", "partition", "rpartition", "lstrip", "rstrip", "title"},
@@ -187,8 +198,8 @@ class Interpreter:
         if forced is not None:
             self.forced = forced
         frame.root = watch is not None
-        frame.hop = watch is not None and not watch.lenient and bool(
-            watch.functions or watch.methods or watch.externals
+        frame.hop = (
+            watch is not None and not watch.lenient and bool(watch.functions or watch.methods or watch.externals)
         )
         try:
             self._block(function.node.body, frame)  # type: ignore[arg-type]
@@ -204,7 +215,7 @@ class Interpreter:
         node = function.node
         assert isinstance(node, FunctionNode)
         owner = function.owner
-        arguments: dict[str, Value] = {}
+        arguments: dict[str, Pending] = {}
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for index, argument in enumerate(every):
             if index == 0 and owner is not None and not _has_decorator(node, "staticmethod"):
@@ -220,7 +231,7 @@ class Interpreter:
         closure = self._locals_after(module, outer) if outer is not None else {}
         return Frame(module, module.symbol(node), arguments, node, owner, closure)
 
-    def _locals_after(self, module: Module, function: FunctionNode) -> dict[str, Value]:
+    def _locals_after(self, module: Module, function: FunctionNode) -> dict[str, Pending]:
         """The local variables that a function leaves, for the functions inside it."""
         key = ("locals", id(function))
         if key in self._busy:
@@ -277,7 +288,9 @@ class Interpreter:
         text: str | None = None,
     ) -> Leaf:
         line, text = getattr(node, "lineno", 0), text if text is not None else self.text(node)
-        return Leaf(frame.module.rel, line, frame.symbol, text, value.truth, all_deps(value), op, parts, value.is_opaque)
+        return Leaf(
+            frame.module.rel, line, frame.symbol, text, value.truth, all_deps(value), op, parts, value.is_opaque
+        )
 
     # ------------------------------------------------------------ statements
 
@@ -314,7 +327,11 @@ class Interpreter:
         if _changes_something(call):
             self._safely(call, frame)
             return
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Name)
+        ):
             receiver = frame.locals.get(call.func.value.id)
             if isinstance(receiver, Value) and isinstance(receiver.data, Instance):
                 receiver.data.shared = True  # the method may have changed it
@@ -332,7 +349,9 @@ class Interpreter:
         """An expression's value: at once where computing it can do something, else when it is first needed."""
         if isinstance(node, ast.Constant | ast.Name) or self._matters(node, frame):
             return self.evaluate(node, frame)
-        then = replace(frame, locals=dict(frame.locals), root=False, hop=False, path=list(frame.path), log=[], returns=[])
+        then = replace(
+            frame, locals=dict(frame.locals), root=False, hop=False, path=list(frame.path), log=[], returns=[]
+        )
         return Lazy(lambda: self._safely(node, then))
 
     def _safely(self, node: ast.expr, frame: Frame) -> Value:
@@ -381,6 +400,8 @@ class Interpreter:
     def _object_may_refuse(self, name: str, attribute: str, frame: Frame) -> bool:
         """The same for a method of a global object or a function of a module."""
         if name in frame.locals or name in frame.closure or name not in frame.module.bindings:
+            return False
+        if not self.program.may_refuse(attribute):
             return False
         value = self.lookup_global(frame.module, name)
         data = value.data if value is not None else None
@@ -603,11 +624,13 @@ class Interpreter:
         for item in node.items:
             value = self.evaluate(item.context_expr, frame)
             if item.optional_vars is not None:
-                self._store(item.optional_vars, value if not value.is_known else free(self.text(item.context_expr)), frame)
+                self._store(
+                    item.optional_vars, value if not value.is_known else free(self.text(item.context_expr)), frame
+                )
         return self._block(node.body, frame)
 
-    _do_AsyncWith = _do_With
-    _do_AsyncFor = _do_For
+    _do_AsyncWith = _do_With  # noqa: N815
+    _do_AsyncFor = _do_For  # noqa: N815
 
     def _do_Try(self, node: ast.Try, frame: Frame) -> str:  # noqa: N802
         entry = list(frame.path)
@@ -627,7 +650,7 @@ class Interpreter:
         last = self._block(node.finalbody, frame)
         return last if last != "next" else flow
 
-    _do_TryStar = _do_Try
+    _do_TryStar = _do_Try  # noqa: N815
 
     def _do_Match(self, node: ast.Match, frame: Frame) -> str:  # noqa: N802
         subject = self.evaluate(node.subject, frame)
@@ -643,8 +666,6 @@ class Interpreter:
                 return self._both(branches, step, frame)
             if matches is None:
                 branches.append((True, case.body))
-                for name in bound_names(ast.Module([], [])) if False else ():
-                    frame.locals[name] = free("matched")
         if not branches:
             return "next"
         return self._both([*branches, (False, [])], step, frame)
@@ -666,7 +687,7 @@ class Interpreter:
     def _do_FunctionDef(self, node: ast.FunctionDef, frame: Frame) -> None:  # noqa: N802
         frame.locals[node.name] = known(FunctionRef(frame.module, node, None, None, frame.locals))
 
-    _do_AsyncFunctionDef = _do_FunctionDef
+    _do_AsyncFunctionDef = _do_FunctionDef  # noqa: N815
 
     def _do_ClassDef(self, node: ast.ClassDef, frame: Frame) -> None:  # noqa: N802
         frame.locals[node.name] = known(ClassRef(frame.module, node))
@@ -696,7 +717,8 @@ class Interpreter:
         for alias in node.names:
             if alias.name != "*" and self.program.holds(source) and not source.startswith("flashinfer"):
                 frame.locals[alias.asname or alias.name] = Lazy(
-                    lambda name=alias.name: self._imported(source, name), origin=(source, alias.name)  # type: ignore[misc]
+                    partial(self._imported, source, alias.name),
+                    origin=(source, alias.name),
                 )
             elif alias.name != "*":
                 value = self._imported(source, alias.name)
@@ -734,7 +756,11 @@ class Interpreter:
         if isinstance(target, ast.Tuple | ast.List) and isinstance(pending, Lazy):
             self._unpack_later(target, pending, frame)
             return
-        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and not self._is_watched(target, frame):
+        if (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and not self._is_watched(target, frame)
+        ):
             local = frame.locals.get(target.value.id)
             if isinstance(local, Value) and isinstance(local.data, Instance):
                 self._store_attribute(local.data, target.attr, pending, frame)
@@ -807,7 +833,12 @@ class Interpreter:
 
     def _notice(self, value: Value, node: ast.AST, frame: Frame) -> None:
         """The value leaves the frame: a watched function that is handed on counts as called."""
-        if self.watch is not None and frame.root and not (self._muted or self._comparing) and self.watch.is_target(value):
+        if (
+            self.watch is not None
+            and frame.root
+            and not (self._muted or self._comparing)
+            and self.watch.is_target(value)
+        ):
             self.watch.hits.append(Hit(node, list(frame.path), value))
 
     # ------------------------------------------------------------ names
@@ -826,15 +857,15 @@ class Interpreter:
         return opaque(name)
 
     def lookup_global(self, module: Module, name: str) -> Value | None:
-        """A module's global: what its top-level statements leave, and what functions may store later. None if unbound."""
+        """A module's global: what its top-level statements leave and functions may store later. None if unbound."""
         key = ("global", module.name, name)
         found, kept = self._recall(key)
         if found:
             return kept
         if name not in module.bindings:
             for node in module.star_imports:
-                found = self.program.find_module(import_source(module, node))
-                value = self.lookup_global(found, name) if found is not None else None
+                origin = self.program.find_module(import_source(module, node))
+                value = self.lookup_global(origin, name) if origin is not None else None
                 if value is not None:
                     return value
             return None
@@ -981,7 +1012,9 @@ class Interpreter:
         if deciding:
             deps = frozenset().union(*(all_deps(value) for value in deciding))
             first = deciding[0]
-            result = known(stop, deps) if not first.is_known or isinstance(first.data, bool) else replace(first, deps=deps)
+            result = (
+                known(stop, deps) if not first.is_known or isinstance(first.data, bool) else replace(first, deps=deps)
+            )
         else:
             deps = frozenset().union(*(all_deps(value) for value in values))
             unsettled = [value for value in values if value.truth is None]
@@ -1002,7 +1035,9 @@ class Interpreter:
         value = self._operand(node.operand, frame)
         truth = value.truth
         deps = all_deps(value)
-        result = known(not truth, deps) if truth is not None else Value("opaque" if value.is_opaque else "free", deps=deps)
+        result = (
+            known(not truth, deps) if truth is not None else Value("opaque" if value.is_opaque else "free", deps=deps)
+        )
         parts = (value.why,) if value.why is not None else ()
         return replace(result, why=self._leaf(node, frame, result, "not", parts))
 
@@ -1035,21 +1070,33 @@ class Interpreter:
             if len(pairs) <= 16 and not (left.is_opaque or right.is_opaque):
                 return join([self._compare(op, one, other) for one, other in pairs], deps)
         if op in (ast.Is, ast.IsNot) and left.is_known and right.is_known:
-            same = left.data is right.data or (
-                isinstance(left.data, Member | ClassRef | External | ModuleRef) and left.data == right.data
-            ) or (isinstance(left.data, bool | type(None)) and left.data is right.data)
+            same = (
+                left.data is right.data
+                or (isinstance(left.data, Member | ClassRef | External | ModuleRef) and left.data == right.data)
+                or (isinstance(left.data, bool | type(None)) and left.data is right.data)
+            )
             return known(same if op is ast.Is else not same, deps)
         if left.name == "model_type" and op in (ast.Eq, ast.NotEq) and right.is_known:
             possible = _may_be_type(left.data, right.data)
             if possible is not None:
                 return known(possible if op is ast.Eq else not possible, deps | {"model architecture"})
-        if op in (ast.In, ast.NotIn) and right.is_known and isinstance(right.data, External) and right.data.name == "os.environ":
+        if (
+            op in (ast.In, ast.NotIn)
+            and right.is_known
+            and isinstance(right.data, External)
+            and right.data.name == "os.environ"
+        ):
             return known(op is ast.NotIn, frozenset({"environment"}))
         try:
             return known(bool(_COMPARE[op](plain(left), plain(right))), deps)
         except (NotPlainError, TypeError):
             pass
-        if op in (ast.In, ast.NotIn) and left.is_known and right.is_known and isinstance(right.data, list | tuple | set):
+        if (
+            op in (ast.In, ast.NotIn)
+            and left.is_known
+            and right.is_known
+            and isinstance(right.data, list | tuple | set)
+        ):
             checks = [self._compare(ast.Eq, left, item) for item in right.data]
             if any(check.truth is True for check in checks):
                 return known(op is ast.In, deps)
@@ -1081,8 +1128,10 @@ class Interpreter:
             finally:
                 frame.path.remove(step)
             value = replace(value, deps=value.deps | step.leaf.deps)
-            return value if value.why is not None or not value.is_known else replace(
-                value, why=self._leaf(node, frame, value, "atom", (step.leaf,))
+            return (
+                value
+                if value.why is not None or not value.is_known
+                else replace(value, why=self._leaf(node, frame, value, "atom", (step.leaf,)))
             )
         values = []
         for needed, branch in ((True, node.body), (False, node.orelse)):
@@ -1169,8 +1218,8 @@ class Interpreter:
             return known(collected, frozenset(chosen_by).union(*(all_deps(item) for item in collected)))
         return sure
 
-    _on_SetComp = _on_ListComp
-    _on_GeneratorExp = _on_ListComp
+    _on_SetComp = _on_ListComp  # noqa: N815
+    _on_GeneratorExp = _on_ListComp  # noqa: N815
 
     def _on_DictComp(self, node: ast.DictComp, frame: Frame) -> Value:  # noqa: N802
         inner = replace(frame, locals=dict(frame.locals), root=False)
@@ -1277,6 +1326,8 @@ class Interpreter:
         local = frame.locals.get(base.id) if isinstance(base, ast.Name) else None
         if _MODEL_CONFIG.search(node.attr):
             return free("the model's configuration")
+        if node.attr.endswith(("_rank", "_group")):
+            return free(self.text(node))
         if not (isinstance(local, Value) and isinstance(local.data, Instance)) and not isinstance(base, ast.Constant):
             fixed = self._by_name(node.attr, self.text(base))
             if fixed is not None:
@@ -1291,7 +1342,9 @@ class Interpreter:
             if len(options) == 1:
                 return self.attribute(options[0], name, node, frame)
             base = replace(base, options=tuple(options or base.options))
-            return join([self.attribute(option, name, node, frame) for option in base.options], base.deps, hazy=base.is_opaque)
+            return join(
+                [self.attribute(option, name, node, frame) for option in base.options], base.deps, hazy=base.is_opaque
+            )
         data = base.data
         if base.is_known:
             if isinstance(data, ModuleRef):
@@ -1329,9 +1382,15 @@ class Interpreter:
         settings.
         """
         if name == "world_size":
-            group = next((word for word in ("pp", "pipeline", "dp", "ep", "cp") if re.search(rf"(^|_|\b){word}_", base)), "tp")
+            group = next(
+                (word for word in ("pp", "pipeline", "dp", "ep", "cp") if re.search(rf"(^|_|\b){word}_", base)), "tp"
+            )
             return self.facts.layout(f"{group}_size")
-        if "_" in name or name == "nnodes" or (_SETTINGS_LIKE.search(base) and not re.search(r"(model|hf)_config", base)):
+        if (
+            "_" in name
+            or name == "nnodes"
+            or (_SETTINGS_LIKE.search(base) and not re.search(r"(model|hf)_config", base))
+        ):
             value = self.facts.setting(name)
             if value is not None:
                 return value
@@ -1377,7 +1436,9 @@ class Interpreter:
             closed = known(False, deps)
             where = stores[0]
             home = Frame(where.module, where.module.symbol(where.node), {})
-            result = replace(closed, why=self._leaf(where.node, home, closed, "atom", tuple(reasons), text=f"the mark {name}"))
+            result = replace(
+                closed, why=self._leaf(where.node, home, closed, "atom", tuple(reasons), text=f"the mark {name}")
+            )
         self._keep(key, result, met)
         return result
 
@@ -1458,7 +1519,8 @@ class Interpreter:
         return self._base_lists[id(cls.node)]
 
     def _find_bases(self, cls: ClassRef) -> list[ClassRef]:
-        found, queue = [], [cls]
+        found: list[ClassRef] = []
+        queue = [cls]
         while queue and len(found) < 12:
             current = queue.pop(0)
             if current in found:
@@ -1473,7 +1535,9 @@ class Interpreter:
 
     def _has_outside_base(self, cls: ClassRef) -> bool:
         return any(
-            len(owner.node.bases) > sum(1 for _ in self._bases(owner)) - 1 for owner in self._bases(cls) if owner.node.bases
+            len(owner.node.bases) > sum(1 for _ in self._bases(owner)) - 1
+            for owner in self._bases(cls)
+            if owner.node.bases
         )
 
     def _find_in_class(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.stmt] | None:
@@ -1499,7 +1563,9 @@ class Interpreter:
             static = _has_decorator(statement, "staticmethod")
             bound = None if static else known(owner) if _has_decorator(statement, "classmethod") else receiver
             function = FunctionRef(owner.module, statement, owner, bound)
-            if receiver is not None and (_has_decorator(statement, "property") or _has_decorator(statement, "cached_property")):
+            if receiver is not None and (
+                _has_decorator(statement, "property") or _has_decorator(statement, "cached_property")
+            ):
                 return self.call(known(function), [], {}, statement, Frame(owner.module, name, {}, depth=3))
             return known(function)
         if isinstance(statement, ast.ClassDef):
@@ -1641,6 +1707,8 @@ class Interpreter:
             return self.native[name]([force(a) for a in args], _forced(kwargs))
         if _MODEL_CONFIG.search(name):
             return free("the model's configuration")
+        if _RUNTIME_OBJECT.search(name):
+            return free(f"{name}()")
         if function.module.package == "flashinfer" and caller.module.package != "flashinfer":
             return free(f"flashinfer's {name}")  # judged on its own side
         key = self._call_key(function, args, kwargs)
@@ -1655,7 +1723,13 @@ class Interpreter:
             self._bind(target.args, function, args, kwargs, inner)
             return self.evaluate(target.body, inner)
         inner = Frame(
-            function.module, function.module.symbol(target), {}, target, function.owner, function.closure, caller.depth + 1
+            function.module,
+            function.module.symbol(target),
+            {},
+            target,
+            function.owner,
+            function.closure,
+            caller.depth + 1,
         )
         self._bind(target.args, function, args, kwargs, inner)
         self._running[id(target)] = self._running.get(id(target), 0) + 1
@@ -1676,17 +1750,29 @@ class Interpreter:
             self._keep(key, value, met)
         return value
 
-    def _call_key(self, function: FunctionRef, args: Sequence[Pending], kwargs: dict[str, Pending]) -> tuple[object, ...] | None:
+    def _call_key(
+        self, function: FunctionRef, args: Sequence[Pending], kwargs: dict[str, Pending]
+    ) -> tuple[object, ...] | None:
         """What makes two calls the same, where their arguments are plain and what is forced is the same; else None."""
         receiver = function.receiver
-        if function.closure or (receiver is not None and not (isinstance(receiver.data, Instance) and receiver.data.shared)):
+        if function.closure or (
+            receiver is not None and not (isinstance(receiver.data, Instance) and receiver.data.shared)
+        ):
             return None
         try:
             given = repr([plain(_settled(value)) for value in [*args, *kwargs.values()]])
         except NotPlainError:
             return None
         whose = id(receiver.data) if receiver is not None else 0
-        return "call", self.follow_marks, id(function.node), whose, given, tuple(kwargs), tuple(sorted(self.forced.items()))
+        return (
+            "call",
+            self.follow_marks,
+            id(function.node),
+            whose,
+            given,
+            tuple(kwargs),
+            tuple(sorted(self.forced.items())),
+        )
 
     def _result(self, target: FunctionNode, frame: Frame) -> Value:
         error: RaisedError | None = None
@@ -1717,7 +1803,12 @@ class Interpreter:
         return result
 
     def _bind(
-        self, spec: ast.arguments, function: FunctionRef, args: Sequence[Pending], kwargs: dict[str, Pending], frame: Frame
+        self,
+        spec: ast.arguments,
+        function: FunctionRef,
+        args: Sequence[Pending],
+        kwargs: dict[str, Pending],
+        frame: Frame,
     ) -> None:
         """Bind a call's arguments to a function's parameters; a parameter without a value is free."""
         positional = [*spec.posonlyargs, *spec.args]
@@ -1741,9 +1832,13 @@ class Interpreter:
             frame.locals[spec.vararg.arg] = known(tuple(force(v) for v in given[len(positional) :] if v is not None))
         if spec.kwarg is not None:
             named = {argument.arg for argument in [*positional, *spec.kwonlyargs]}
-            frame.locals[spec.kwarg.arg] = known({key: force(value) for key, value in kwargs.items() if key not in named})
+            frame.locals[spec.kwarg.arg] = known(
+                {key: force(value) for key, value in kwargs.items() if key not in named}
+            )
 
-    def _call_builtin_method(self, bound: BoundBuiltin, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    def _call_builtin_method(
+        self, bound: BoundBuiltin, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+    ) -> Value:
         receiver, name = bound.receiver, bound.name
         data = receiver.data
         deps = all_deps(receiver).union(*(all_deps(value) for value in args))
@@ -1769,13 +1864,17 @@ class Interpreter:
             return NONE
         if isinstance(data, str) and name in _PLAIN_METHODS[str]:
             try:
-                result = getattr(data, name)(*[plain(value) for value in args], **{k: plain(v) for k, v in kwargs.items()})
+                result = getattr(data, name)(
+                    *[plain(value) for value in args], **{k: plain(v) for k, v in kwargs.items()}
+                )
                 return _lift(result, deps)
             except (NotPlainError, TypeError, ValueError):
                 pass
         return Value("opaque", deps=deps | {f"not understood: {self.text(node)[:60]}"})
 
-    def _call_external(self, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame) -> Value:
+    def _call_external(
+        self, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame
+    ) -> Value:
         if name == "functools.partial" and args:
             return known(Partial(args[0], args[1:], kwargs))
         if name in _TRANSPARENT:
@@ -1810,10 +1909,17 @@ class Interpreter:
             return known(truth, deps, args[0].why) if truth is not None else args[0]
         if name in ("any", "all") and len(args) == 1:
             return self._any_all(name, args[0], deps)
-        if name == "len" and len(args) == 1 and args[0].is_known and isinstance(args[0].data, list | tuple | dict | str):
+        if (
+            name == "len"
+            and len(args) == 1
+            and args[0].is_known
+            and isinstance(args[0].data, list | tuple | dict | str)
+        ):
             return known(len(args[0].data), deps)
         try:
-            result = _PURE[name](*[plain(value) for value in args], **{key: plain(value) for key, value in kwargs.items()})
+            result = _PURE[name](
+                *[plain(value) for value in args], **{key: plain(value) for key, value in kwargs.items()}
+            )
             if isinstance(result, zip | enumerate | type(reversed([]))):
                 result = list(result)
             return known(result, deps) if isinstance(result, range) else _lift(result, deps)

@@ -47,12 +47,16 @@ def find_kernel(program: Program, context: Context, backend: str) -> Kernel:
         return _judge_class(program, interpreter, backend, *entry)
     generators = _generators(program, interpreter, *entry)
     if not generators:
-        return Kernel(backend, "unknown", [_row(entry[0], entry[1], "unknown", ["how the kernel is built was not found"])])
+        return Kernel(
+            backend, "unknown", [_row(entry[0], entry[1], "unknown", ["how the kernel is built was not found"])]
+        )
     kernel = Kernel(backend, "yes")
     for module, node in generators:
         verdict, because, words = _judge(interpreter, context, module, node)
         where = _list_node(module, node)
-        kernel.gates.append(_row(module, where or node, {"yes": "open", "no": "closed"}.get(verdict, "unknown"), because, node))
+        kernel.gates.append(
+            _row(module, where or node, {"yes": "open", "no": "closed"}.get(verdict, "unknown"), because, node)
+        )
         if verdict == "no":
             kernel.words = kernel.words or words
         if _RANK[verdict] < _RANK[kernel.available]:
@@ -180,7 +184,13 @@ def _judge_class(
             value = interpreter._operand(inner.test, frame)
             if "arch" not in value.deps:
                 continue
-            row = _row(module, inner.test, "closed" if value.truth else "open", [f"{ast.unparse(inner.test)} is {value.truth}"], init)
+            row = _row(
+                module,
+                inner.test,
+                "closed" if value.truth else "open",
+                [f"{ast.unparse(inner.test)} is {value.truth}"],
+                init,
+            )
             if value.truth is None:
                 return Kernel(backend, "unknown", [{**row, "result": "unknown"}])
             words = next((ast.unparse(part) for part in inner.body if isinstance(part, ast.Raise)), None)

@@ -16,6 +16,25 @@ from breakeven.sources import Source, is_needed
 # What the text of a function says about it, before it is worth running.
 _RAISES = re.compile(r"\braise\b|\bassert\b")
 _ASKS = re.compile(r"sm_?\d|capab|hopper|blackwell|arch|get_platform|nnodes|multi_node|device_sm", re.I)
+_EVERYDAY = frozenset(
+    [
+        "info",
+        "warning",
+        "debug",
+        "error",
+        "exception",
+        "get",
+        "set",
+        "items",
+        "keys",
+        "values",
+        "is_set",
+        "append",
+        "join",
+        "format",
+        "split",
+    ]
+)
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\(")
 _IMPORTS = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n(]+)", re.M)
 
@@ -103,7 +122,9 @@ class Module:
     @cached_property
     def star_imports(self) -> list[ast.ImportFrom]:
         return [
-            node for node in self.tree.body if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names)
+            node
+            for node in self.tree.body
+            if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names)
         ]
 
     def enclosing_function(self, node: ast.AST) -> FunctionNode | None:
@@ -236,6 +257,18 @@ class Program:
         raises, asks = self._temper(rel, name, 0)
         return raises and asks
 
+    def may_refuse(self, name: str) -> bool:
+        """Whether any function or method of this name refuses; False for names that many things have."""
+        if name not in self._refusing_names:
+            files = self.containing(name) if name not in _EVERYDAY else []
+            files = [rel for rel in files if f"def {name}(" in self.texts[rel]]
+            self._refusing_names[name] = len(files) <= 4 and any(self.refuses(rel, name) for rel in files)
+        return self._refusing_names[name]
+
+    @cached_property
+    def _refusing_names(self) -> dict[str, bool]:
+        return {}
+
     def _temper(self, rel: str, name: str, depth: int) -> tuple[bool, bool]:
         key = (rel, name)
         if key not in self._tempers:
@@ -262,7 +295,9 @@ class Program:
         match = re.search(rf"^([ \t]*)(?:async )?def {name}\b", text, re.M)
         if match:
             indent = match.group(1)
-            end = re.compile(rf"^(?!{indent}[ \t])(?=[ \t]*[^\s)#])", re.M).search(text, text.find("\n", match.end()) + 1)
+            end = re.compile(rf"^(?!{indent}[ \t])(?=[ \t]*[^\s)#])", re.M).search(
+                text, text.find("\n", match.end()) + 1
+            )
             while end and text[match.end() : end.start()].count("(") > text[match.end() : end.start()].count(")"):
                 end = re.compile(rf"^(?!{indent}[ \t])(?=[ \t]*[^\s)#])", re.M).search(text, end.end() + 1)
             return rel, text[match.start() : end.start() if end else len(text)]

@@ -191,7 +191,9 @@ def join(values: list[Value], under: frozenset[str] = frozenset(), *, hazy: bool
     deps = frozenset().union(under, *(value.deps for value in values))
     if len(flat) == 1:
         only = flat[0]
-        return replace(only, deps=only.deps | deps if not only.is_known else frozenset().union(*(v.deps for v in values)))
+        return replace(
+            only, deps=only.deps | deps if not only.is_known else frozenset().union(*(v.deps for v in values))
+        )
     kind = "opaque" if hazy or any(value.is_opaque for value in values) else "free"
     if hazy and not any(dep.startswith("not understood") for dep in deps):
         deps |= {"not understood: a condition"}

@@ -12,15 +12,18 @@ from typing import Any
 from breakeven.errors import UserError, did_you_mean
 from breakeven.gates.facts import Context, Facts, read_settings
 from breakeven.gates.flow import Climb, Flow, Reach
+from breakeven.gates.front import in_front
 from breakeven.gates.interpret import Frame, Interpreter, Step, Watch, mentions
 from breakeven.gates.kernels import Kernel, find_kernel
 from breakeven.gates.program import FunctionNode, Module, Program, own_nodes
-from breakeven.gates.values import FunctionRef, Leaf, Value, force, free, known
+from breakeven.gates.values import FunctionRef, Leaf, Value, free, known
 from breakeven.sources import Source, installed_version, open_source, pinned_flashinfer
 
 SCHEMA_VERSION = 1
-ARCHS = {"sm80": (8, 0), "sm86": (8, 6), "sm87": (8, 7), "sm89": (8, 9), "sm90": (9, 0), "sm100": (10, 0),
-         "sm101": (10, 1), "sm103": (10, 3), "sm107": (10, 7), "sm110": (11, 0), "sm120": (12, 0), "sm121": (12, 1)}  # fmt: skip
+ARCHS = {
+    "sm80": (8, 0), "sm86": (8, 6), "sm87": (8, 7), "sm89": (8, 9), "sm90": (9, 0), "sm100": (10, 0),
+    "sm101": (10, 1), "sm103": (10, 3), "sm107": (10, 7), "sm110": (11, 0), "sm120": (12, 0), "sm121": (12, 1),
+}  # fmt: skip
 
 # FlashInfer's public names: where SGLang calls one of these with a residual, the fused kernel runs.
 _KERNEL_CALLS = frozenset({"trtllm_allreduce_fusion", "allreduce_fusion"})
@@ -164,7 +167,9 @@ def _find_settings(question: Question) -> None:
         module = program.module(rel)
         for node in module.tree.body:
             if isinstance(node, ast.ClassDef):
-                names = {s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+                names = {
+                    s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+                }
                 if {"tp_size", "nnodes"} <= names and (best is None or len(names) > best[0]):
                     best = len(names), module, node
     if best is not None:
@@ -270,7 +275,9 @@ def _runtime(question: Question, asked_for: Any = None) -> Runtime | None:
     reference = Context((9, 0), question.context.model_arch)
     if question.flag is None and question.context != reference:
         # something else closes the way before the flag is read: find the flag where nothing does
-        plainly = Question(question.arch, reference, question.program, question.sglang, question.declared, question.owner)
+        plainly = Question(
+            question.arch, reference, question.program, question.sglang, question.declared, question.owner
+        )
         if _runtime(plainly) is not None:
             question.flag = plainly.flag
             return _runtime(question, asked_for)
@@ -300,13 +307,14 @@ def _follow(question: Question, flag: str, value: Any) -> Runtime:
     flow = Flow(interpreter)
     # CuTe DSL has a workspace and a call of its own; the other backends share one.
     names = _OWN_ALIASES if value == "cutedsl" else _KERNEL_CALLS
-    watch = Watch(methods=_OWN_ALIASES, externals=names, words=names)
+    watch = Watch(methods=_OWN_ALIASES, externals=names | _KERNEL_CALLS, words=names)
     best: Climb | None = None
     hops: list[Reach] = []
     functions = _kernel_functions(question.program, names)
     for module, node in functions:
         start = flow.reach(interpreter.function(module, node), watch)
-        above = flow.climb(start.function, flag)
+        # CuTe DSL's calls go through the model's own stages; what keeps a GPU out is its resolver, judged below
+        above = Climb("open", True) if value == "cutedsl" else flow.climb(start.function, flag)
         if not above.live:
             continue
         status = min(start.status, above.status, key=_RANK.__getitem__)
@@ -334,9 +342,7 @@ def _workspace_stages(question: Question, flow: Flow, files: set[str]) -> list[t
     for rel in sorted(files):
         module = question.program.module(rel)
         for node in _functions(module, _WORKSPACE_CALLS):
-            watch = Watch(
-                methods=_WORKSPACE_CALLS, externals=_WORKSPACE_CALLS, words=_WORKSPACE_CALLS
-            )
+            watch = Watch(methods=_WORKSPACE_CALLS, externals=_WORKSPACE_CALLS, words=_WORKSPACE_CALLS)
             reach = flow.reach(flow.interpreter.function(module, node), watch)
             if reach.status != "unknown" or reach.steps:
                 stages.append(("workspace", reach))
@@ -365,7 +371,12 @@ def _is_guarded(function: FunctionRef) -> bool:
             handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException", "RuntimeError")
             for handler in node.handlers
         ):
-            inside = {ast.unparse(call.func).rpartition(".")[2] for part in node.body for call in ast.walk(part) if isinstance(call, ast.Call)}
+            inside = {
+                ast.unparse(call.func).rpartition(".")[2]
+                for part in node.body
+                for call in ast.walk(part)
+                if isinstance(call, ast.Call)
+            }
             raises_again = any(isinstance(part, ast.Raise) for handler in node.handlers for part in ast.walk(handler))
             if inside & _WORKSPACE_CALLS and not raises_again:
                 return True
@@ -389,10 +400,11 @@ def _backend(question: Question, flow: Flow, flag: str, value: Any, files: set[s
         return chosen, None
     for rel in sorted(files):
         module = question.program.module(rel)
-        for node in module.nodes_naming("backend"):
-            if isinstance(node, ast.keyword) and node.arg == "backend" and isinstance(node.value, ast.Constant):
-                if node.value.value in _BACKENDS:
-                    return str(node.value.value), None
+        for item in module.nodes_naming("backend"):
+            if isinstance(item, ast.keyword) and item.arg == "backend" and isinstance(item.value, ast.Constant):
+                stated = item.value.value
+                if stated in _BACKENDS:
+                    return str(stated), None
     return "trtllm", None
 
 
@@ -438,7 +450,12 @@ class Auto:
     reaches: list[Reach] = field(default_factory=list)
 
 
-_LAUNCH_DEPS = {"setting:tp_size", "setting:nnodes", "setting:enable_dp_attention", "setting:enable_deterministic_inference"}
+_LAUNCH_DEPS = {
+    "setting:tp_size",
+    "setting:nnodes",
+    "setting:enable_dp_attention",
+    "setting:enable_deterministic_inference",
+}
 _CONTEXT_DEPS = ("arch", "model architecture", "model type", "device name")
 
 
@@ -450,7 +467,9 @@ def _auto(question: Question) -> Auto:
     auto = Auto()
     rank = {"no": 0, "unknown": 1, "depends": 2, "yes": 3}
     for function in _storing_functions(question, interpreter, question.flag):
-        reach = flow.reach(function, Watch(stores=frozenset({question.flag}), words=frozenset({question.flag})), wanted=True)
+        reach = flow.reach(
+            function, Watch(stores=frozenset({question.flag}), words=frozenset({question.flag})), wanted=True
+        )
         if not any(value.truth is not False for value in reach.values):  # type: ignore[attr-defined]
             continue
         above = _climb_to_context(flow, function)
@@ -474,7 +493,11 @@ def _storing_functions(question: Question, interpreter: Interpreter, name: str) 
             stores = (
                 (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store))
                 or (isinstance(node, ast.keyword) and node.arg == name)
-                or (isinstance(node, ast.Constant) and node.value == name and isinstance(module.parent(node), ast.Dict | ast.Call | ast.Subscript))
+                or (
+                    isinstance(node, ast.Constant)
+                    and node.value == name
+                    and isinstance(module.parent(node), ast.Dict | ast.Call | ast.Subscript)
+                )
             )
             function = module.enclosing_function(node) if stores else None
             if function is not None:
@@ -483,9 +506,7 @@ def _storing_functions(question: Question, interpreter: Interpreter, name: str) 
 
 
 def _concerns_context(reach: Reach) -> bool:
-    return any(
-        dep in _CONTEXT_DEPS for step in [*reach.steps, *reach.closed] for dep in step.leaf.touched
-    )
+    return any(dep in _CONTEXT_DEPS for step in [*reach.steps, *reach.closed] for dep in step.leaf.touched)
 
 
 def _climb_to_context(flow: Flow, function: FunctionRef) -> list[Reach]:
@@ -499,9 +520,14 @@ def _climb_to_context(flow: Flow, function: FunctionRef) -> list[Reach]:
             if common or len(callers) > 3:
                 continue
             for caller in callers:
+                if _is_unconditional(caller, item):
+                    above.append(caller)
+                    continue
                 reach = flow._reach_call(caller, item, lenient=True)
                 if reach.status == "closed" and not any(
-                    dep in _CONTEXT_DEPS or dep.startswith("setting:") for step in reach.closed for dep in step.leaf.deps
+                    dep in _CONTEXT_DEPS or dep.startswith("setting:")
+                    for step in reach.closed
+                    for dep in step.leaf.deps
                 ):
                     continue
                 if _concerns_context(reach) or reach.status == "closed":
@@ -509,6 +535,17 @@ def _climb_to_context(flow: Flow, function: FunctionRef) -> list[Reach]:
                 above.append(caller)
         current = above
     return hops
+
+
+def _is_unconditional(caller: FunctionRef, callee: FunctionRef) -> bool:
+    """Whether the caller always gets to the call: it stands in no branch and nothing leaves before it."""
+    name = frozenset({getattr(callee.node, "name", "")})
+    for statement in caller.node.body:  # type: ignore[union-attr]
+        if any(mentions(inner, name) for inner in ast.walk(statement)):
+            return isinstance(statement, ast.Expr | ast.Assign)
+        if any(isinstance(inner, ast.Return) for inner in ast.walk(statement)):
+            return False
+    return False
 
 
 def _auto_answer(reaches: list[Reach]) -> str:
@@ -536,7 +573,9 @@ def _switched_off(question: Question, asked_for: Any) -> list[Reach]:
     for function in _storing_functions(question, interpreter, question.flag):
         reach = flow.reach(function, watch, wanted=False)
         takes_back = any(value.truth is False for value in reach.values)  # type: ignore[attr-defined]
-        if takes_back and any(dep.startswith("setting:") for step in [*reach.steps, *reach.closed] for dep in step.leaf.touched):
+        if takes_back and any(
+            dep.startswith("setting:") for step in [*reach.steps, *reach.closed] for dep in step.leaf.touched
+        ):
             found.append(reach)
     return found
 
@@ -579,7 +618,13 @@ def _absent(arch: str, source: Source, partner: Any, why: str) -> dict[str, Any]
 
 
 def _compose(
-    question: Question, runtime: Runtime, auto: Auto, switches: list[Reach], kernel: Kernel | None, opened: Source | None, why: str
+    question: Question,
+    runtime: Runtime,
+    auto: Auto,
+    switches: list[Reach],
+    kernel: Kernel | None,
+    opened: Source | None,
+    why: str,
 ) -> dict[str, Any]:
     admitted = {"open": "yes", "closed": "no", "unknown": "unknown"}[runtime.status]
     off = [reach for reach in switches if reach.status == "open" and all(step.known for step in reach.steps)]
@@ -597,7 +642,11 @@ def _compose(
         rows.add("sglang.auto-enable", reach)
     gates = rows.finished()
     gates += kernel.gates if kernel is not None else []
-    closing = [gate["_deps"] for gate in gates if "_deps" in gate and gate["result"] == "closed" and not gate["id"].startswith("sglang.auto")]
+    closing = [
+        gate["_deps"]
+        for gate in gates
+        if "_deps" in gate and gate["result"] == "closed" and not gate["id"].startswith("sglang.auto")
+    ]
     arch_only = (
         not off
         and any("arch" in deps for deps in closing)
@@ -627,7 +676,7 @@ def _compose(
         "patchable": verdict == "denied-by-sglang" and arch_only,
         "gates": gates,
         "depends_on": sorted({item for gate in gates for item in gate["depends_on"]}),
-        "in_front": [],
+        "in_front": in_front(question.program, question.context),
     }
 
 
@@ -672,8 +721,14 @@ class Rows:
         focus = relevant[0] if relevant else atoms[0]
         unsettled = [leaf for leaf in step.leaf.atoms() if leaf.value is None]
         depends = [leaf.text for leaf in unsettled]
-        depends += ["device name" for leaf in step.leaf.atoms() if "device name" in leaf.touched and context.device_name is None]
-        depends += ["model architecture" for leaf in step.leaf.atoms() if "model architecture" in leaf.touched and context.model_arch is None]
+        depends += [
+            "device name" for leaf in step.leaf.atoms() if "device name" in leaf.touched and context.device_name is None
+        ]
+        depends += [
+            "model architecture"
+            for leaf in step.leaf.atoms()
+            if "model architecture" in leaf.touched and context.model_arch is None
+        ]
         key = (identity, focus.line, focus.file, focus.text)
         row = {
             "id": identity,

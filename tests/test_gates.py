@@ -1,0 +1,145 @@
+"""The gate reader: right on the plain form of the gates, and never wrong on any other."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from breakeven.errors import UserError
+from breakeven.gates import explain, read_gates
+from breakeven.gates.verdict import Reading, make_context
+from tests.gates_miniature import FORMS, PREDICATES, TERMS, Miniature
+
+MODEL = "DeepseekV3ForCausalLM"
+TRUTH = list(csv.DictReader((Path(__file__).parent / "data" / "gates_truth.csv").read_text().splitlines()))
+EXPECTED = {
+    "sm80": "denied-by-both",
+    "sm90": "runs",
+    "sm100": "runs",
+    "sm110": "denied-by-both",
+    "sm120": "denied-by-sglang",
+}
+
+
+def read(root: Path, arch: str, **circumstances: Any) -> dict[str, Any]:
+    return read_gates(arch, str(root), str(root), **{"model_arch": MODEL, **circumstances})
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return Miniature().write(tmp_path)
+
+
+@pytest.mark.parametrize("arch", EXPECTED)
+def test_the_plain_form_gives_the_known_verdict(plain: Path, arch: str) -> None:
+    assert read(plain, arch)["verdict"] == EXPECTED[arch]
+
+
+def test_each_closed_gate_is_quoted_with_its_place(plain: Path) -> None:
+    verdict = read(plain, "sm120")
+    closed = {(gate["symbol"], gate["expression"]) for gate in verdict["gates"] if gate["result"] == "closed"}
+    assert ("fusion_applies", "_is_sm90 or _is_sm100") in closed
+    assert ("resolve_backend", "not (is_sm90() or is_sm100())") in closed
+    assert ("ServerArgs.adjust", "is_sm90() or is_sm100()") in closed
+    for gate in verdict["gates"]:
+        line = (plain / gate["file"]).read_text().splitlines()[gate["line"] - 1]
+        assert gate["expression"].split()[0].strip("([") in line
+    assert verdict["patchable"] is True
+
+
+def test_the_flag_is_found_whatever_it_is_called(tmp_path: Path) -> None:
+    verdict = read(Miniature(flag="turbo_norm").write(tmp_path), "sm120")
+    assert verdict["flag"] == "turbo_norm"
+    assert verdict["verdict"] in ("denied-by-sglang", "unknown")
+
+
+def test_flashinfer_is_judged_by_the_module_on_the_way_not_by_its_neighbours(tmp_path: Path) -> None:
+    verdict = read(Miniature(majors="[9, 10]").write(tmp_path), "sm120")
+    assert (verdict["available"], verdict["verdict"]) == ("no", "denied-by-both")
+    assert "major versions [9, 10]" in verdict["flashinfer"]["words"]
+
+
+def test_a_path_without_a_gpu_test_crashes_where_flashinfer_refuses(tmp_path: Path) -> None:
+    root = Miniature(majors="[9, 10]", order=[1, 2, 3, 4, 5]).write(tmp_path)
+    ops = root / "sglang/srt/layers/fusion_ops.py"
+    ops.write_text(ops.read_text().replace("if not (is_sm90() or is_sm100()):", "if server_args is None:"))
+    assert read(root, "sm120")["verdict"] == "crashes"
+
+
+def test_circumstances_close_it_or_not(plain: Path) -> None:
+    assert read(plain, "sm90", dp_attention=True)["admitted"] == "no"
+    assert read(plain, "sm90", model_arch="LlamaForCausalLM")["auto_enabled"] == "no"
+    assert read(plain, "sm90", model_arch=None)["auto_enabled"] == "depends"
+    assert read(plain, "sm90")["auto_enabled"] == "yes"
+
+
+def test_a_source_without_the_kernel_s_call_is_absent(plain: Path) -> None:
+    (plain / "sglang/srt/layers/fusion_ops.py").write_text("def fused_norm(x, residual, weight):\n    return None\n")
+    assert read(plain, "sm90")["verdict"] == "absent"
+
+
+def test_a_condition_that_is_not_understood_is_unknown_with_its_text(plain: Path) -> None:
+    gate = plain / "sglang/srt/layers/communicator.py"
+    gate.write_text(gate.read_text().replace("(_is_sm90 or _is_sm100)", "torch.cuda.get_arch_secret() and _is_sm90"))
+    verdict = read(plain, "sm90")
+    assert verdict["verdict"] == "unknown"
+
+
+def test_a_syntax_error_is_named_with_its_line(plain: Path) -> None:
+    path = plain / "sglang/srt/layers/fusion_ops.py"
+    path.write_text(path.read_text() + "\ndef broken(:\n")
+    with pytest.raises(UserError, match=r"fusion_ops\.py:\d+ is no valid Python"):
+        read(plain, "sm90")
+
+
+@pytest.mark.parametrize(
+    ("arch", "circumstances", "words"),
+    [("h100", {}, "no architecture name"), ("sm90", {"tp": 0}, "no count"), ("sm90", {"tp": 3, "nnodes": 2}, "spread")],
+)
+def test_bad_questions_are_refused(plain: Path, arch: str, circumstances: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read(plain, arch, **circumstances)
+
+
+def test_the_verdict_in_words_names_the_deciding_line(plain: Path) -> None:
+    assert "communicator.py" in explain(read(plain, "sm120"))
+
+
+mutations = st.builds(
+    Miniature,
+    order=st.permutations(range(len(TERMS))),
+    form=st.integers(0, len(FORMS) - 1),
+    predicates=st.sampled_from(sorted(PREDICATES)),
+    gate=st.sampled_from(["fusion_applies", "zz", "apply_flashinfer_allreduce_fusion"]),
+    sm90=st.sampled_from(["_is_sm90", "_hopper", "q"]),
+    gate_file=st.sampled_from(["layers/communicator.py", "layers/blocks_gate.py", "distributed/deep/gate.py"]),
+    decoys=st.booleans(),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(miniature=mutations, arch=st.sampled_from(sorted(EXPECTED)))
+def test_rewritten_gates_are_read_right_or_called_unknown(miniature: Miniature, arch: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = read(miniature.write(Path(folder)), arch)
+    assert verdict["verdict"] in (EXPECTED[arch], "unknown")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("release", sorted({row["sglang"] for row in TRUTH}))
+def test_released_sources_give_the_verdicts_that_are_known(release: str) -> None:
+    reading = Reading.of(f"pypi:{release}")
+    for row in (row for row in TRUTH if row["sglang"] == release):
+        verdict = reading.judge(row["arch"], make_context(row["arch"], row["model_arch"]))
+        stated = {name: verdict[name] for name in ("auto_enabled", "admitted", "verdict")}
+        assert stated == {name: row[name] for name in stated}, row
+        assert str(verdict["patchable"]).lower() == row["patchable"], row
+        if row["available"]:
+            assert verdict["available"] == row["available"], row
+            assert verdict["flashinfer"]["version"] == row["flashinfer"], row
