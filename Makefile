@@ -27,7 +27,10 @@ lint: $(DEV_READY) ## ruff and mypy, notebooks included
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test-fast: $(DEV_READY) ## unit tests alone
-	@$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist worksteal
+	@$(BIN)/python -m pytest -m "not e2e and not releases" --numprocesses 2 --dist worksteal
+
+test-releases: $(DEV_READY) ## the gates and the change on released sources from the registry (about half an hour)
+	@$(BIN)/python -m pytest -m releases
 
 test: lint test-fast ## everything: lint, unit tests, the real server end to end
 	@$(BIN)/python -m pytest -m e2e

@@ -14,7 +14,7 @@ import pytest
 from breakeven import fusion, gates, sources
 from breakeven.fusion.arch import ARCHS
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.releases
 
 RELEASES = [("0.5.8", "pypi:0.7.2"), ("0.5.15", "pypi:0.7.2"), ("0.5.18", None), ("0.5.21", None), ("0.5.23", None)]
 """Each with the FlashInfer to name where the pinned one has no kernel for SM12x."""

@@ -131,7 +131,7 @@ def test_rewritten_gates_are_read_right_or_called_unknown(miniature: Miniature, 
     assert verdict["verdict"] in (EXPECTED[arch], "unknown")
 
 
-@pytest.mark.e2e
+@pytest.mark.releases
 @pytest.mark.parametrize("release", sorted({row["sglang"] for row in TRUTH}))
 def test_released_sources_give_the_verdicts_that_are_known(release: str) -> None:
     reading = Reading.of(f"pypi:{release}")

@@ -22,6 +22,7 @@ _VERDICTS = {
     "denied-by-both": "SGLang keeps {arch} out, and FlashInfer has no kernel for it either",
     "crashes": "SGLang lets {arch} reach the kernel and FlashInfer refuses it: the server crashes there",
     "absent": "this release has no fused all-reduce + RMSNorm",
+    "unknown": "whether the fused all-reduce runs on {arch} can not be told: a condition on the way was not understood",
 }
 
 
