@@ -109,7 +109,7 @@ def test_an_interrupt_ends_the_kernel_records_it_and_publishes(suite: Suite, num
     process = start_cli(root, "run", "parameters/short.yaml")
     wait_for(root / "begun")
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 1, err
     assert status_of(root)["notebooks"][NAMES[0]]["exit_class"] == "interrupted"
     assert "This run is not whole." in (root / "outputs/run/report/index.html").read_text()

@@ -32,8 +32,8 @@ CELL_TIMEOUT_S = 12 * 3600
 RESERVE_BYTES = 256 * 1024
 
 
-class Interrupted(BaseException):
-    """SIGINT or SIGTERM: not an Exception, so that nothing on the way swallows it."""
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM. asyncio's callbacks swallow everything but KeyboardInterrupt and SystemExit."""
 
 
 def run(
@@ -164,7 +164,7 @@ def _run_notebook(
             notebook_name=name,
         )
         outcome: dict[str, Any] = {"exit_class": "ok"}
-    except (Exception, KeyboardInterrupt, Interrupted) as error:
+    except (Exception, KeyboardInterrupt) as error:
         outcome = {"exit_class": exit_class(error), "failing_cell": position.number, "error": _reason(error)}
     outcome |= {"started_at": began, "seconds": round(time.monotonic() - started, 1)}
     progress.notebook_ends(outcome["exit_class"])
@@ -176,7 +176,7 @@ def exit_class(error: BaseException) -> str:
 
     cell-error, dead-kernel, timeout, no-kernel, interrupted, disk-full; runner-error for what is our own fault.
     """
-    if isinstance(error, KeyboardInterrupt | Interrupted):
+    if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, DeadKernelError):
         return "dead-kernel"
@@ -198,7 +198,7 @@ def _reason(error: BaseException) -> str:
         return f"{error.ename}: {' '.join(error.evalue.split())}"
     if isinstance(error, CellTimeoutError):
         return "a cell outlasted the time allowed for one (--cell-timeout)"
-    if isinstance(error, KeyboardInterrupt | Interrupted):
+    if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl-C or SIGTERM"
     return one_line(error)
 

@@ -1332,7 +1332,10 @@ class Interpreter:
             fixed = self._by_name(node.attr, self.text(base))
             if fixed is not None:
                 return fixed  # what it is read from need not be computed
-        return self.attribute(self.evaluate(node.value, frame), node.attr, node, frame)
+        value = self.attribute(self.evaluate(node.value, frame), node.attr, node, frame)
+        if self.watch is not None and frame.root and node.attr in self.watch.methods and not value.is_known:
+            return replace(value, name=node.attr)  # whatever it is, it goes by the watched name
+        return value
 
     def attribute(self, base: Value, name: str, node: ast.AST, frame: Frame) -> Value:
         """``base.name``."""
