@@ -27,6 +27,14 @@ def project_root() -> Path:
     raise UserError(f"{here} is not inside a checkout of the suite (no notebooks/01_read_gating.ipynb on the way up)")
 
 
+def cache_root() -> Path:
+    """The folder for what is made once: $BREAKEVEN_CACHE, else breakeven/ in $XDG_CACHE_HOME or in ~/.cache."""
+    if chosen := os.environ.get("BREAKEVEN_CACHE"):
+        return Path(chosen).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared).expanduser() if shared else Path.home() / ".cache") / "breakeven"
+
+
 def run_folder(run_dir: str) -> Path:
     """The folder of a run, created where it is new; a relative path counts from the project's root.
 

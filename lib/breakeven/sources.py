@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from breakeven.artifacts import read_json, write_json
+from breakeven.artifacts import cache_root, read_json, write_json
 from breakeven.errors import UserError, did_you_mean, one_line
 
 DISTRIBUTIONS = {"sglang": "sglang", "flashinfer": "flashinfer-python"}
@@ -71,16 +71,8 @@ def open_source(package: str, spec: str, *, cache: Path | None = None) -> Source
     if spec == "installed":
         return _installed(package)
     if spec.startswith("pypi:"):
-        return _release(package, spec.removeprefix("pypi:"), cache or default_cache())
+        return _release(package, spec.removeprefix("pypi:"), cache or cache_root())
     return _folder(package, Path(spec).expanduser())
-
-
-def default_cache() -> Path:
-    """``$BREAKEVEN_CACHE``, else ``$XDG_CACHE_HOME/breakeven``, else ``~/.cache/breakeven``."""
-    if own := os.environ.get("BREAKEVEN_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "breakeven"
 
 
 def pinned_flashinfer(source: Source) -> str | None:

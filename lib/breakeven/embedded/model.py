@@ -20,7 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from breakeven.artifacts import read_json, write_json
+from breakeven.artifacts import cache_root, read_json, write_json
 from breakeven.errors import UserError, one_line
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -37,15 +37,6 @@ BUILD_PREFIX = ".building-"
 SPACE_NEEDED = "about 0.6 GB"
 
 Progress = Callable[[str], object]
-
-
-def cache_root() -> Path:
-    """The folder for what is made once: $BREAKEVEN_CACHE, else breakeven/ in $XDG_CACHE_HOME or in ~/.cache."""
-    chosen = os.environ.get("BREAKEVEN_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared).expanduser() if shared else Path.home() / ".cache") / "breakeven"
 
 
 def ensure_model(cache_dir: Path | None = None, progress: Progress = print) -> Path:

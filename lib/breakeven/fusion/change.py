@@ -262,7 +262,7 @@ def _default_overlay(source: Source, arch: str, files: list[dict[str, str]]) -> 
     """A folder in the cache, named after the change: the same change finds its folder again."""
     digest = record.sha256("".join(file["sha256_before"] + file["sha256_after"] for file in files).encode())[:8]
     name = re.sub(r"[^\w.+-]", "-", f"sglang-{source.version}-{family(arch)}-{digest}")
-    return sources.default_cache() / "overlays" / name
+    return artifacts.cache_root() / "overlays" / name
 
 
 def _diff(file: ChangedFile) -> str:

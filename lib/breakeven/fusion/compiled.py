@@ -47,7 +47,7 @@ def prove_compiled(
     version, architecture and CUDA version. ``progress`` gets the compiler's lines. Not proven, with FlashInfer's or
     nvcc's words, where it refuses; not tried (None) where there is no nvcc. Raises UserError for an unknown source.
     """
-    cache = cache or sources.default_cache()
+    cache = cache or artifacts.cache_root()
     cuda_home = find_cuda_home()
     if cuda_home is None:
         return _outcome(None, ["no nvcc here: set CUDA_HOME to a CUDA toolkit with its headers, or put nvcc on PATH"])

@@ -9,7 +9,6 @@ from typing import Any
 from breakeven import __version__, artifacts
 from breakeven.errors import UserError, one_line
 from breakeven.gates.verdict import Reading, make_context
-from breakeven.sources import default_cache
 
 ATLAS_ARCHS = ("sm80", "sm89", "sm90", "sm100", "sm103", "sm110", "sm120", "sm121")
 
@@ -31,7 +30,7 @@ def atlas(
     rows = []
     for release in releases:
         on_progress(f"SGLang {release}")
-        verdicts = _verdicts(release, archs, model_arch, tp, cache or default_cache())
+        verdicts = _verdicts(release, archs, model_arch, tp, cache or artifacts.cache_root())
         rows += [{"release": release, "arch": arch, **verdicts[arch]} for arch in archs]
     return rows
 
