@@ -69,15 +69,19 @@ PREDICATES = {
     "partial": (
         "is_sm90 = lru_cache(maxsize=1)(partial(_of_major, majors=[9], cuda=(12, 3)))\n"
         "is_sm100 = lru_cache(maxsize=1)(partial(_of_major, majors=[10], cuda=(12, 8)))\n"
+        "is_sm120 = lru_cache(maxsize=1)(partial(_of_major, majors=[12], cuda=(12, 8)))\n"
     ),
     "functions": (
         "def is_sm90():\n    return torch.cuda.get_device_capability()[0] == 9\n\n\n"
-        "def is_sm100():\n    major, minor = torch.cuda.get_device_capability()\n    return 10 <= major < 11\n"
+        "def is_sm100():\n    major, minor = torch.cuda.get_device_capability()\n    return 10 <= major < 11\n\n\n"
+        "def is_sm120():\n    return torch.cuda.get_device_capability() >= (12, 0)\n"
     ),
-    "lambdas": "is_sm90 = lambda: _of_major([9], (12, 3))\nis_sm100 = lambda: _of_major([10], (12, 8))\n",
+    "lambdas": "is_sm90 = lambda: _of_major([9], (12, 3))\nis_sm100 = lambda: _of_major([10], (12, 8))\n"
+    "is_sm120 = lambda: _of_major([12], (12, 8))\n",
     "properties": (
         "def is_sm90():\n    return torch.cuda.get_device_properties(0).major in {9}\n\n\n"
-        "def is_sm100():\n    return f'{torch.cuda.get_device_properties(0).major}0' == '100'\n"
+        "def is_sm100():\n    return f'{torch.cuda.get_device_properties(0).major}0' == '100'\n\n\n"
+        "def is_sm120():\n    return torch.cuda.get_device_properties(0).major == 12\n"
     ),
 }
 

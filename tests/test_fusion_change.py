@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from breakeven import fusion, gates
 from breakeven.errors import UserError
-from breakeven.fusion import record, static
-from breakeven.fusion.arch import ARCHS
+from breakeven.fusion import record
+from breakeven.gates import ARCHS
+from breakeven.gates.archs import name_of
+from breakeven.gates.facts import Context
+from breakeven.sources import Source, open_source
 
 PREDICATE = "sglang/srt/layers/add_norm.py"
 RESOLVER = "sglang/srt/layers/comm.py"
@@ -53,15 +57,33 @@ GATES = [
 ]
 
 
-def reader(arch: str, sglang: str = "installed", flashinfer: str | None = None, **_: Any) -> dict[str, Any]:
+@dataclass
+class SmallReading:
     """Reads the small package: a gate is open where its function, or a name it uses, asks for the architecture."""
+
+    sglang: Source
+    flashinfer: str | None
+    files: dict[str, str]
+
+    @classmethod
+    def of(cls, sglang: str, flashinfer: str | None = None) -> SmallReading:
+        source = open_source("sglang", sglang)
+        return cls(source, flashinfer, {file: (source.root / file).read_text() for _, file, _, _ in GATES})
+
+    def changed(self, files: dict[str, bytes]) -> SmallReading:
+        return replace(self, files=self.files | {file: content.decode() for file, content in files.items()})
+
+    def judge(self, context: Context) -> dict[str, Any]:
+        return judged(name_of(*context.capability), self.files, self.flashinfer)
+
+
+def judged(arch: str, files: dict[str, str], flashinfer: str | None) -> dict[str, Any]:
     version = "0.7.2" if flashinfer is None else flashinfer.removeprefix("pypi:")
     available = arch in ("sm90", "sm100", "sm103") or (arch in ("sm120", "sm121") and version >= "0.6.17")
     asks_for = {"sm103": "sm100", "sm121": "sm120"}.get(arch, arch)
     found = []
     for name, file, symbol, expression in GATES:
-        source = (Path(sglang) / file).read_text()
-        body = next(node for node in ast.parse(source).body if getattr(node, "name", "") == symbol)
+        body = next(node for node in ast.parse(files[file]).body if getattr(node, "name", "") == symbol)
         is_open = f"{asks_for}" in ast.unparse(body)
         result = "open" if is_open else "closed"
         where = {"package": "sglang", "file": file, "line": body.lineno + 1, "symbol": symbol, "expression": expression}
@@ -90,19 +112,13 @@ def reader(arch: str, sglang: str = "installed", flashinfer: str | None = None, 
     }
 
 
-def read_all_here(archs: list[str], trees: list[str], flashinfer: str | None) -> list[dict[str, dict[str, Any]]]:
-    """In this process, where the small package's reader is."""
-    return [{arch: gates.read_gates(arch, tree, flashinfer) for arch in archs} for tree in trees]
-
-
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     for name, text in TREE.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    monkeypatch.setattr(gates, "read_gates", reader)
-    monkeypatch.setattr(static, "read_all", read_all_here)
+    monkeypatch.setattr(gates, "Reading", SmallReading)
     monkeypatch.setenv("BREAKEVEN_CACHE", str(tmp_path / "cache"))
     return folder
 
@@ -169,6 +185,8 @@ def test_the_same_patch_again_is_a_no_op_that_is_said(site: Path, tmp_path: Path
     assert again["status"] == "already-open"
     assert again["path"] == first["path"]
     assert "already" in fusion.explain(again)
+    assert fusion.commands(again) == fusion.commands(first) != "nothing was written"
+    assert any(sentence.startswith("Proven: static") for sentence in fusion.findings(again))
     assert contents(tmp_path) == before
 
 
@@ -237,12 +255,12 @@ def test_an_architecture_that_the_release_can_not_ask_for_is_refused(site: Path)
 def test_a_change_that_would_move_another_verdict_is_not_written(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sees_more(arch: str, sglang: str, flashinfer: str | None = None) -> dict[str, Any]:
-        answer = reader(arch, sglang, flashinfer)
-        moved = arch == "sm110" and "sm120" in (Path(sglang) / RESOLVER).read_text()
-        return answer | ({"verdict": "crashes"} if moved else {})
+    def sees_more(self: SmallReading, context: Context) -> dict[str, Any]:
+        arch = name_of(*context.capability)
+        moved = arch == "sm110" and "sm120" in self.files[RESOLVER]
+        return judged(arch, self.files, self.flashinfer) | ({"verdict": "crashes"} if moved else {})
 
-    monkeypatch.setattr(gates, "read_gates", sees_more)
+    monkeypatch.setattr(SmallReading, "judge", sees_more)
     before = contents(tmp_path)
     refused = fusion.patch("sm120", str(site))
     assert refused["status"] == "refused"
@@ -251,7 +269,7 @@ def test_a_change_that_would_move_another_verdict_is_not_written(
 
 
 def test_static_proof_compares_every_architecture(site: Path) -> None:
-    readings = {arch: reader(arch, str(site)) for arch in ARCHS}
+    readings = {arch: SmallReading.of(str(site)).judge(gates.make_context(arch)) for arch in ARCHS}
     assert fusion.prove_static(readings, readings, ["sm120", "sm121"])["proven"] is False
     assert fusion.prove_static(readings, readings, ["sm90"])["proven"] is True
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from breakeven.errors import UserError
-from breakeven.fusion import compiled, evidence, prove_active, prove_compiled
-from breakeven.fusion.arch import capability, family
+from breakeven.fusion import all_grades, compiled, evidence, prove, prove_active, prove_compiled
+from breakeven.fusion.grades import graded
+from breakeven.gates.archs import capability, family
 
 SPACE = "flashinfer::trtllm_allreduce_fusion::"
 ONESHOT = (
@@ -121,6 +122,38 @@ def test_a_build_that_works_is_proof_shows_its_progress_and_is_remembered(
     again = prove_compiled("sm120", str(flashinfer), cache=tmp_path / "cache", progress=lines.append)
     assert again["remembered"] is True
     assert len(lines) == 2  # the build's line and its result, once
+
+
+def test_without_a_build_only_what_is_remembered_counts(flashinfer: Path, cuda_home: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    asked = {"cache": tmp_path / "cache", "progress": lines.append}
+    found = prove_compiled("sm120", str(flashinfer), build=False, **asked)  # type: ignore[arg-type]
+    assert (found["proven"], lines) == (None, [])
+    prove_compiled("sm120", str(flashinfer), **asked)  # type: ignore[arg-type]
+    assert prove_compiled("sm120", str(flashinfer), build=False, **asked)["proven"] is True  # type: ignore[arg-type]
+
+
+def test_all_grades_of_a_change_are_told_with_the_reason_where_one_was_not_tried(
+    flashinfer: Path, cuda_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BREAKEVEN_CACHE", str(tmp_path / "cache"))
+    change = {
+        "status": "changed",
+        "mode": "overlay",
+        "path": str(tmp_path / "overlay"),
+        "arch": "sm120",
+        "sglang": {"origin": "pypi:0.5.23"},
+        "flashinfer": {"origin": str(flashinfer)},
+        "proof": all_grades([graded("static", True, ["read again"])]),
+    }
+    rows = {row["grade"]: (row["proven"], row["detail"]) for row in prove(change, progress=lambda line: None)}
+    assert [*rows] == ["static", "imported", "compiled", "active"]
+    assert rows["static"] == (True, "read again")
+    assert rows["imported"] == (None, "it was made for pypi:0.5.23, which is not what this Python imports")
+    assert rows["compiled"][0] is True
+    assert rows["active"][0] is None and "takes a trace" in rows["active"][1]
+    unwritten = prove(change | {"path": None})
+    assert [row["proven"] for row in unwritten] == [True, None, None, None]
 
 
 def test_a_build_that_flashinfer_refuses_is_told_in_its_own_words_and_not_remembered(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import importlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
-from breakeven.gates import explain, read_gates
-from breakeven.gates.verdict import Reading, make_context
+from breakeven.gates import Reading, atlas, explain, read_gates
 from tests.gates_miniature import FORMS, PREDICATES, TERMS, Miniature
 
 MODEL = "DeepseekV3ForCausalLM"
-TRUTH = list(csv.DictReader((Path(__file__).parent / "data" / "gates_truth.csv").read_text().splitlines()))
 EXPECTED = {
     "sm80": "denied-by-both",
     "sm90": "runs",
@@ -79,9 +77,43 @@ def test_circumstances_close_it_or_not(plain: Path) -> None:
     assert read(plain, "sm90")["auto_enabled"] == "yes"
 
 
-def test_a_source_without_the_kernel_s_call_is_absent(plain: Path) -> None:
+def test_a_source_with_neither_the_setting_nor_the_kernel_s_call_is_absent(tmp_path: Path) -> None:
+    root = Miniature(flag="turbo_norm").write(tmp_path)
+    (root / "sglang/srt/layers/fusion_ops.py").write_text("def fused_norm(x, residual, weight):\n    return None\n")
+    verdict = read(root, "sm90")
+    assert (verdict["verdict"], verdict["gates"]) == ("absent", [])
+    assert "no fused all-reduce" in explain(verdict)
+
+
+def test_a_setting_without_the_kernel_s_call_is_unknown_and_quoted(plain: Path) -> None:
     (plain / "sglang/srt/layers/fusion_ops.py").write_text("def fused_norm(x, residual, weight):\n    return None\n")
-    assert read(plain, "sm90")["verdict"] == "absent"
+    verdict = read(plain, "sm90")
+    assert (verdict["verdict"], verdict["patchable"]) == ("unknown", False)
+    assert "flashinfer_allreduce_fusion_backend" in verdict["gates"][0]["expression"]
+    assert "Not understood: server_args.py:" in explain(verdict)
+
+
+def test_a_kernel_s_call_without_a_setting_that_leads_there_is_unknown_and_quoted(plain: Path) -> None:
+    settings = plain / "sglang/srt/server_args.py"
+    settings.write_text(settings.read_text().replace("tp_size", "gpus"))
+    verdict = read(plain, "sm90")
+    assert verdict["verdict"] == "unknown"
+    assert [gate["symbol"] for gate in verdict["gates"]] == ["fused_norm"]
+
+
+def test_a_flashinfer_whose_kernel_goes_by_another_name_is_unknown_and_quoted(plain: Path) -> None:
+    for path in (plain / "flashinfer/comm").glob("*.py"):
+        path.write_text(path.read_text().replace("trtllm_allreduce_fusion", "allreduce_fusion_v2"))
+    verdict = read(plain, "sm90")
+    assert (verdict["available"], verdict["verdict"]) == ("unknown", "unknown")
+    assert "allreduce_fusion_v2" in [gate["expression"] for gate in verdict["gates"]]
+
+
+def test_a_flashinfer_without_any_such_kernel_has_none(plain: Path) -> None:
+    (plain / "flashinfer/comm/trtllm_ar.py").write_text("def create_ws():\n    return None\n")
+    verdict = read(plain, "sm90")
+    assert verdict["available"] == "no"
+    assert verdict["verdict"] != "runs"
 
 
 def test_a_condition_that_is_not_understood_is_unknown_with_its_text(plain: Path) -> None:
@@ -100,7 +132,7 @@ def test_a_syntax_error_is_named_with_its_line(plain: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arch", "circumstances", "words"),
-    [("h100", {}, "no architecture name"), ("sm90", {"tp": 0}, "no count"), ("sm90", {"tp": 3, "nnodes": 2}, "spread")],
+    [("h100", {}, "no GPU architecture"), ("sm90", {"tp": 0}, "no count"), ("sm90", {"tp": 3, "nnodes": 2}, "spread")],
 )
 def test_bad_questions_are_refused(plain: Path, arch: str, circumstances: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
@@ -131,15 +163,29 @@ def test_rewritten_gates_are_read_right_or_called_unknown(miniature: Miniature, 
     assert verdict["verdict"] in (EXPECTED[arch], "unknown")
 
 
-@pytest.mark.releases
-@pytest.mark.parametrize("release", sorted({row["sglang"] for row in TRUTH}))
-def test_released_sources_give_the_verdicts_that_are_known(release: str) -> None:
-    reading = Reading.of(f"pypi:{release}")
-    for row in (row for row in TRUTH if row["sglang"] == release):
-        verdict = reading.judge(row["arch"], make_context(row["arch"], row["model_arch"]))
-        stated = {name: verdict[name] for name in ("auto_enabled", "admitted", "verdict")}
-        assert stated == {name: row[name] for name in stated}, row
-        assert str(verdict["patchable"]).lower() == row["patchable"], row
-        if row["available"]:
-            assert verdict["available"] == row["available"], row
-            assert verdict["flashinfer"]["version"] == row["flashinfer"], row
+def test_the_atlas_reads_a_release_once_and_again_when_the_reader_itself_changes(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("breakeven.gates.atlas")
+    read_for: list[str] = []
+
+    class Miniatures(Reading):
+        @classmethod
+        def of(cls, sglang: str, flashinfer: str | None = None, *, cache: Path | None = None) -> Reading:
+            read_for.append(sglang)
+            return Reading.of(str(plain), str(plain))
+
+    monkeypatch.setattr(module, "Reading", Miniatures)
+    asked = {"archs": ["sm90", "sm120"], "releases": ["1.0", "2.0"], "cache": tmp_path / "cache"}
+    rows = atlas(**asked)
+    assert [row["verdict"] for row in rows] == ["runs", "denied-by-sglang"] * 2
+    assert atlas(**asked) == rows
+    assert read_for == ["pypi:1.0", "pypi:2.0"]
+    assert [row["verdict"] for row in atlas(**asked, model_arch="LlamaForCausalLM", tp=1)] != []
+    assert len(read_for) == 4, "another launch is another question"
+    for file in (tmp_path / "cache").rglob("*.json"):
+        file.write_text("{")
+    assert atlas(**asked) == rows, "a damaged entry is read again"
+    monkeypatch.setattr(module, "reader_sha256", lambda: "another reader")
+    atlas(**asked)
+    assert len(read_for) == 8

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from breakeven import sources
+from breakeven import archives, fetching, sources
 from breakeven.errors import UserError
 from breakeven.sources import open_source, pinned_flashinfer
-
-METADATA = "Metadata-Version: 2.1\nName: sglang\nVersion: 1.2.3\nRequires-Dist: flashinfer_python[cu13]==0.7.2\n"
+from tests.package_index import METADATA, index_in, wheel
 
 
 def package(root: Path, name: str = "sglang") -> Path:
@@ -25,27 +22,9 @@ def package(root: Path, name: str = "sglang") -> Path:
     return root
 
 
-def wheel(path: Path, extra: dict[str, str] | None = None) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        files = {"sglang/__init__.py": "", "sglang/srt/a.py": "x = 1\n", "sglang-1.2.3.dist-info/METADATA": METADATA}
-        for name, text in {**files, "sglang-1.2.3.dist-info/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
-                           "sglang-1.2.3.dist-info/RECORD": "", **(extra or {})}.items():  # fmt: skip
-            archive.writestr(name, text)
-    return path
-
-
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes releases from, instead of any registry."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    for name in list(os.environ):
-        if name.startswith("PIP_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
+    return index_in(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("layout", ["site-packages", "checkout", "package folder"])
@@ -147,7 +126,7 @@ def test_links_and_outward_names_in_an_archive_are_not_followed(tmp_path: Path) 
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(member)
     with pytest.raises(UserError, match="holds no sglang package"):
-        sources._unpack("sglang", path, tmp_path / "tree")
+        archives.unpack("sglang", path, tmp_path / "tree")
 
 
 def test_the_interpreter_s_own_pip_is_used(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +138,27 @@ def test_the_interpreter_s_own_pip_is_used(index: Path, tmp_path: Path, monkeypa
         commands.append(command)
         return real(command, **options)
 
-    monkeypatch.setattr(sources.subprocess, "run", spy)
+    monkeypatch.setattr(fetching.subprocess, "run", spy)
     open_source("sglang", "pypi:1.2.3", cache=tmp_path / "cache")
     assert commands[0][:3] == [sys.executable, "-m", "pip"]
     assert "--no-deps" in commands[0]
+
+
+def test_what_lies_beside_a_folder_is_found_and_nothing_beside_a_cached_release(index: Path, tmp_path: Path) -> None:
+    source = open_source("sglang", str(package(tmp_path / "site")))
+    assert sources.lying_beside("flashinfer", source) is None
+    (tmp_path / "site/flashinfer/comm").mkdir(parents=True)
+    (tmp_path / "site/flashinfer/_build_meta.py").write_text('__version__ = "0.7.2"\n')
+    beside = sources.lying_beside("flashinfer", source)
+    assert beside is not None
+    assert (beside.version, beside.root) == ("0.7.2", tmp_path / "site")
+    wheel(index / "sglang-1.2.3-py3-none-any.whl")
+    release = open_source("sglang", "pypi:1.2.3", cache=tmp_path / "cache")
+    assert sources.lying_beside("flashinfer", release) is None
+
+
+def test_a_folder_that_is_only_called_sglang_is_none(tmp_path: Path) -> None:
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").write_text("")
+    with pytest.raises(UserError, match=r"holds no sglang package; expected sglang/srt in it"):
+        open_source("sglang", str(tmp_path))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
-import tempfile
+import shlex
 from collections import defaultdict
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from breakeven import artifacts, gates, sources
+from breakeven import artifacts, gates
+from breakeven.archives import is_needed
 from breakeven.errors import UserError
 from breakeven.fusion import record, static
-from breakeven.fusion.arch import ARCHS, capability, family
 from breakeven.fusion.edit import MULTICAST_COMMENT, Target, UnexpectedSourceError, open_gates
 from breakeven.fusion.grades import all_grades
 from breakeven.fusion.record import ChangedFile
 from breakeven.fusion.shapes import ARCH_NUMBER, MULTICAST_QUERY
-from breakeven.sources import Source
+from breakeven.gates.archs import ARCHS, capability, family, name_of
+from breakeven.sources import Source, python_files
 
 MODES = ("overlay", "in-place")
 WHY_THIS_WAY = {
@@ -61,13 +63,14 @@ def patch(
 
     Raises UserError for bad input and where something can't be written, with nothing changed.
     """
-    capability(arch)
+    arch = name_of(*capability(arch))
     if mode not in MODES:
         raise UserError(f"mode {mode!r} is none of {', '.join(MODES)}")
     if mode == "in-place" and sglang.startswith("pypi:"):
         raise UserError(f"{sglang} is a cached release that nobody runs; in-place takes 'installed' or a folder")
-    source = sources.open_source("sglang", sglang)
-    reading = gates.read_gates(arch, sglang, flashinfer)
+    opened = gates.Reading.of(sglang, flashinfer)
+    source = opened.sglang
+    reading = opened.judge(gates.make_context(arch))
     archs = list(dict.fromkeys([*ARCHS, arch]))
     change: dict[str, Any] = {
         "schema_version": artifacts.SCHEMA_VERSION,
@@ -82,6 +85,7 @@ def patch(
         "sglang": {"version": source.version, "origin": source.origin, "root": str(source.root)},
         "flashinfer": reading["flashinfer"],
         "flag": reading.get("flag"),
+        "option": reading.get("option"),
         "verdict_before": reading["verdict"],
         "verdict_after": None,
         "edits": [],
@@ -99,9 +103,8 @@ def patch(
         changed, edits = _edit(source, reading, arch)
     except UnexpectedSourceError as error:
         return change | {"reasons": [f"the source of SGLang {source.version} is not as expected: {error}"]}
-    with tempfile.TemporaryDirectory(prefix="breakeven-") as scratch:
-        copy = static.changed_copy(source, changed, Path(scratch) / "source")
-        before, after = static.read_all(archs, [sglang, str(copy)], flashinfer)
+    before = static.judge_all(opened, archs, {arch: reading})
+    after = static.judge_all(opened.changed({file.file: file.after for file in changed}), archs)
     proof = static.prove_static(before, after, change["admits"], forced=force)
     change |= {
         "edits": edits,
@@ -122,7 +125,11 @@ def revert(path: Path) -> dict[str, Any]:
     refuses, touching nothing, where a file was edited since. Works on a change that was cut short, and twice. Raises
     UserError for a path that is a file, and where something can't be written.
     """
-    outcome = record.take_back(path)
+    try:
+        outcome = record.take_back(path)
+    except OSError as error:
+        what = f"{error.filename or path}: {error.strerror}"
+        raise UserError(f"{path} can't be taken back ({what}); mend that and run the same command again") from None
     said = {
         "reverted": f"Taken back: {path} is as it was before the change.",
         "nothing-to-do": "Nothing to take back: " + "; ".join(outcome["reasons"]) + ".",
@@ -135,7 +142,7 @@ def _may_change(source: Source, reading: dict[str, Any], force: bool) -> tuple[s
     """Why there is nothing to write, as a status and reasons; (None, []) where there is."""
     version, flashinfer = f"SGLang {source.version}", f"FlashInfer {reading['flashinfer']['version']}"
     recorded = (source.root / record.IN_PLACE_FOLDER).is_dir()
-    take_back = f"breakeven revert {source.root}"
+    take_back = f"breakeven revert {shlex.quote(str(source.root))}"
     by_a_change = f" (by a change in place, which {take_back} takes back)" if recorded else ""
     verdict, arch = reading["verdict"], reading["arch"]
     if verdict == "runs":
@@ -165,7 +172,7 @@ def _edit(source: Source, reading: dict[str, Any], arch: str) -> tuple[list[Chan
         targets[gate["file"]].append(Target(gate["symbol"], gate["expression"], gate["line"], why))
     changed, edits = [], []
     for file, wanted in targets.items():
-        content = (source.root / file).read_bytes()
+        content = source.read(file)
         try:
             after, made = open_gates(content, family(arch), wanted, multicast_why=MULTICAST_WHY)
         except UnexpectedSourceError as error:
@@ -183,8 +190,8 @@ def _check_questions_exist(source: Source, edits: list[dict[str, Any]]) -> None:
     """Every question that the edits now ask must be one that the release knows: it stands somewhere in it already."""
     asked = {name for edit in edits for name in re.findall(r"(?<![\w])is_sm\d+\w*", edit["after"])}
     unknown = asked - {name for edit in edits for name in re.findall(r"(?<![\w])is_sm\d+\w*", edit["before"])}
-    for file in source.folder.rglob("*.py") if unknown else ():
-        text = file.read_text(encoding="utf-8", errors="replace")
+    for file in filter(partial(is_needed, "sglang"), python_files(source) if unknown else ()):
+        text = source.read(file).decode("utf-8", errors="replace")
         unknown = {name for name in unknown if not re.search(rf"\b{name}\b", text)}
         if not unknown:
             return
@@ -247,7 +254,12 @@ def _write(change: dict[str, Any], source: Source, changed: list[ChangedFile], o
     ]
     overlay = out or _default_overlay(source, change["arch"], files)
     path = overlay if change["mode"] == "overlay" else source.root
-    done = {"status": "changed", "files": files, "path": str(path), "revert": f"breakeven revert {path}"}
+    done = {
+        "status": "changed",
+        "files": files,
+        "path": str(path),
+        "revert": f"breakeven revert {shlex.quote(str(path))}",
+    }
     if change["dry_run"]:
         return done | {"path": None, "revert": None}
     about = {key: change[key] for key in ("arch", "admits", "sglang", "flashinfer", "edits")}

@@ -21,8 +21,8 @@ from typing import Any
 
 from breakeven import artifacts, sources
 from breakeven.errors import UserError
-from breakeven.fusion.arch import capability
 from breakeven.fusion.grades import graded
+from breakeven.gates.archs import capability
 
 MODULE = "trtllm_comm"
 BUILD = """
@@ -39,24 +39,31 @@ def prove_compiled(
     flashinfer: str = "installed",
     *,
     cache: Path | None = None,
+    build: bool = True,
     progress: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> dict[str, Any]:
     """Have FlashInfer build its all-reduce module for ``arch``; ``flashinfer`` is a source as in ``open_source``.
 
     Minutes the first time (about 6 on 2 cores for one architecture); a success is remembered in the cache by FlashInfer
-    version, architecture and CUDA version. ``progress`` gets the compiler's lines. Not proven, with FlashInfer's or
-    nvcc's words, where it refuses; not tried (None) where there is no nvcc. Raises UserError for an unknown source.
+    version, architecture and CUDA version, and ``build=False`` asks for that alone. ``progress`` gets the compiler's
+    lines. Not proven, with FlashInfer's or nvcc's words, where it refuses; not tried (None) where there is no nvcc.
+    Raises UserError for an unknown source.
     """
     cache = cache or artifacts.cache_root()
     cuda_home = find_cuda_home()
     if cuda_home is None:
         return _outcome(None, ["no nvcc here: set CUDA_HOME to a CUDA toolkit with its headers, or put nvcc on PATH"])
-    root, version = _whole_package(flashinfer, cache)
+    if flashinfer.startswith("pypi:") and not build:
+        root, version = None, flashinfer.removeprefix("pypi:")
+    else:
+        root, version = _whole_package(flashinfer, cache)
     cuda = _cuda_version(cuda_home)
     about: dict[str, Any] = {"flashinfer": version, "arch": arch, "cuda": cuda, "module": MODULE}
     remembered = cache / "compiled" / f"{MODULE}-{version}-{arch}-cuda{cuda}.json"
     if remembered.is_file():
         return artifacts.read_json(remembered) | {"remembered": True}
+    if not build:
+        return _outcome(None, ["not built for it before, and a build of some minutes was not asked for"], **about)
     started = time.monotonic()
     workspace = cache / "compiled" / f"flashinfer-{version}-{arch}"
     lines, exit_code = _build(arch, root, workspace, cuda_home, progress)

@@ -19,9 +19,9 @@ from typing import Any
 
 from breakeven.errors import UserError
 from breakeven.fusion import imported_probe
-from breakeven.fusion.arch import capability
 from breakeven.fusion.grades import graded
 from breakeven.fusion.record import RECORD_NAME
+from breakeven.gates.archs import capability
 
 # Kernel names as the profiler writes them, from FlashInfer's trtllm_allreduce_fusion.cuh (read in 0.6.1 to 0.7.2) and
 # trtllm_mnnvl_allreduce.cuh (0.6.16 to 0.7.2). The same kernels do a plain all-reduce, with pattern 0 or with the norm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 
@@ -18,17 +19,30 @@ def explain(change: dict[str, Any]) -> str:
     if change["dry_run"]:
         return f"{outcome} A dry run: nothing was written."
     if change["mode"] == "overlay":
-        use = f"Start the server with PYTHONPATH={change['path']}; the installed package is untouched."
+        use = (
+            f"Start the server with PYTHONPATH={change['path']} in front (Python ignores it under -I, -E and -S); the "
+            "installed package is untouched."
+        )
     else:
         use = f"The files under {change['path']} were changed in place."
-    flag = f" ({change['flag']})" if change["flag"] else ""
+    flag = f" ({change['option']})" if change.get("option") else ""
     return f"{outcome} {use} Fusion must still be asked for by its flag{flag}. Take it back: {change['revert']}"
+
+
+def commands(change: dict[str, Any]) -> str:
+    """How to start a server with the change, and how to take it back, as commands."""
+    if change["path"] is None:
+        return "nothing was written"
+    launch = f"python -m sglang.launch_server --model-path MODEL --tp N {change['option'] or ''}".rstrip()
+    if change["mode"] == "overlay":
+        launch = f'PYTHONPATH={shlex.quote(change["path"])}"${{PYTHONPATH:+:$PYTHONPATH}}" {launch}'
+    return f"{launch}\n{change['revert']}"
 
 
 def findings(change: dict[str, Any]) -> list[str]:
     """What the change means, and what is still open, one sentence each."""
     sentences = [explain(change)]
-    if change["status"] == "changed":
+    if change["status"] == "changed" or change["path"] is not None:
         for grade, said in (("proven", True), ("not proven", False), ("not tried", None)):
             rows = [row for row in change["proof"] if row["proven"] is said]
             if rows:

@@ -1,7 +1,19 @@
 """Which gates stand between a GPU and FlashInfer's fused all-reduce + RMSNorm in SGLang, and how they are set."""
 
-from breakeven.gates.atlas import ATLAS_ARCHS, atlas
-from breakeven.gates.verdict import read_gates
-from breakeven.gates.words import COLUMNS, explain, headline
+from breakeven.gates.archs import ARCHS
+from breakeven.gates.atlas import atlas
+from breakeven.gates.reading import Reading, make_context, read_gates
+from breakeven.gates.words import COLUMNS, explain, headline, quote, remedies
 
-__all__ = ["ATLAS_ARCHS", "COLUMNS", "atlas", "explain", "headline", "read_gates"]
+__all__ = [
+    "ARCHS",
+    "COLUMNS",
+    "Reading",
+    "atlas",
+    "explain",
+    "headline",
+    "make_context",
+    "quote",
+    "read_gates",
+    "remedies",
+]

@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from functools import cache as remembered
 from pathlib import Path
 from typing import Any
 
-from breakeven import __version__, artifacts
+from breakeven import archives, artifacts, sources
 from breakeven.errors import UserError, one_line
-from breakeven.gates.verdict import Reading, make_context
-
-ATLAS_ARCHS = ("sm80", "sm89", "sm90", "sm100", "sm103", "sm110", "sm120", "sm121")
+from breakeven.gates.facts import Context
+from breakeven.gates.reading import Reading, make_context
 
 
 def atlas(
     archs: Sequence[str],
     releases: Sequence[str],
     *,
-    model_arch: str = "DeepseekV3ForCausalLM",
-    tp: int = 8,
+    model_arch: str | None = "DeepseekV3ForCausalLM",
+    tp: int | None = None,
+    nnodes: int = 1,
     cache: Path | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """One row per release and architecture: ``release``, ``arch``, ``verdict``, and ``reason`` where there is none.
 
-    Releases are versions of SGLang on the package registry. A release's row is cached; one that can't be read has the
-    verdict ``unknown`` and says why, and the others are not affected.
+    Releases are versions of SGLang on the package registry. Their rows are cached until the reader itself changes; one
+    that can't be read has the verdict ``unknown`` and says why, and the others are not affected.
     """
+    contexts = {arch: make_context(arch, model_arch, tp, nnodes) for arch in archs}
     rows = []
     for release in releases:
         on_progress(f"SGLang {release}")
-        verdicts = _verdicts(release, archs, model_arch, tp, cache or artifacts.cache_root())
+        verdicts = _verdicts(release, contexts, cache or artifacts.cache_root())
         rows += [{"release": release, "arch": arch, **verdicts[arch]} for arch in archs]
     return rows
 
 
-def _verdicts(release: str, archs: Sequence[str], model_arch: str, tp: int, cache: Path) -> dict[str, dict[str, Any]]:
-    known_at = cache / "atlas" / f"{__version__}-{release}-{model_arch}-tp{tp}.json"
-    known = artifacts.read_json(known_at) if known_at.exists() else {"verdicts": {}}
-    verdicts: dict[str, dict[str, Any]] = known["verdicts"]
-    missing = [arch for arch in archs if arch not in verdicts]
-    if not missing:
-        return verdicts
+def _verdicts(release: str, contexts: dict[str, Context], cache: Path) -> dict[str, dict[str, Any]]:
+    kept = {arch: cache / "atlas" / f"{_key(release, context)}.json" for arch, context in contexts.items()}
+    verdicts = {arch: found for arch, file in kept.items() if (found := _kept(file)) is not None}
+    missing = [arch for arch in contexts if arch not in verdicts]
     try:
-        reading = Reading.of(f"pypi:{release}", cache=cache)
+        reading = Reading.of(f"pypi:{release}", cache=cache) if missing else None
         for arch in missing:
-            verdict = reading.judge(arch, make_context(arch, model_arch, tp))
-            verdicts[arch] = {"verdict": verdict["verdict"]}
+            assert reading is not None
+            verdicts[arch] = {"verdict": reading.judge(contexts[arch])["verdict"]}
+            artifacts.write_json(kept[arch], verdicts[arch])
     except UserError as error:
-        return {arch: verdicts.get(arch, {"verdict": "unknown", "reason": one_line(error)}) for arch in archs}
-    artifacts.write_json(known_at, {"verdicts": verdicts})
+        return {arch: verdicts.get(arch, {"verdict": "unknown", "reason": one_line(error)}) for arch in contexts}
     return verdicts
+
+
+def _kept(file: Path) -> dict[str, Any] | None:
+    try:
+        return {"verdict": artifacts.read_json(file)["verdict"]}
+    except (UserError, KeyError):
+        return None
+
+
+def _key(release: str, context: Context) -> str:
+    """A file name that is another one where the release, the launch or the reader is another."""
+    about = f"{reader_sha256()} {release} {context}"
+    return f"{release}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+
+
+@remembered
+def reader_sha256() -> str:
+    """A hash of what makes a verdict: this package's files, and what finds and unpacks sources."""
+    digest = hashlib.sha256()
+    for file in sorted(
+        [*Path(__file__).parent.rglob("*.py"), *(Path(str(module.__file__)) for module in (sources, archives))]
+    ):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -5,10 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from breakeven.gates.program import Module, Program
-from breakeven.gates.values import External, Value, free, known, opaque
+from breakeven.gates.values import External, Value, free, known, lift, opaque
+
+DEFAULT_TP = 8
+"""GPUs of the launch where nobody says how many."""
+
+# What a value can depend on: the launch settings and the GPU facts that a context fixes.
+LAUNCH_DEPS = frozenset(
+    f"setting:{name}" for name in ("tp_size", "nnodes", "enable_dp_attention", "enable_deterministic_inference")
+)
+CONTEXT_DEPS = ("arch", "model architecture", "model type", "device name")
 
 # A question to the hardware or its driver that is not answered here must not pass for a harmless one.
 _DEVICE_WORDS = re.compile(r"cuda|nvml|device|capab|arch|\bsm_?\d|gpu", re.I)
@@ -30,12 +40,19 @@ class Context:
 
     capability: tuple[int, int]
     model_arch: str | None = None
-    tp: int = 2
+    tp: int = DEFAULT_TP
     nnodes: int = 1
     device_name: str | None = None
     dp_attention: bool = False
     deterministic: bool = False
     cuda: str = "13.0"
+    assumed: tuple[str, ...] = ()  # what nobody stated
+
+    def described(self) -> dict[str, Any]:
+        """The launch that is judged, as it stands in the answer; ``assumed`` names what was not given."""
+        described = asdict(self)
+        described["assumed"] = list(self.assumed)
+        return {name: value for name, value in described.items() if name not in ("capability", "cuda")}
 
 
 @dataclass
@@ -47,6 +64,7 @@ class Facts:
     defaults: Callable[[str], Value | None] = lambda name: None
     chosen: dict[str, Value] = field(default_factory=dict)
     _settings: dict[str, Value | None] = field(default_factory=dict)
+    _layouts: dict[str, Value | None] = field(default_factory=dict)
 
     # ------------------------------------------------------------ launch settings
 
@@ -64,6 +82,8 @@ class Facts:
             return known(fixed[name], frozenset({f"setting:{name}"}))
         if name == "dp_size" and context.dp_attention:
             return known(context.tp, frozenset({"setting:dp_size"}))
+        if name in ("attn_dp_size", "attention_dp_size"):
+            return self.layout(name)  # in some releases a setting: DP attention is asked for by giving it a size
         if name in self.chosen:
             return self.chosen[name]
         if name not in self._settings:
@@ -72,6 +92,11 @@ class Facts:
 
     def layout(self, name: str) -> Value | None:
         """Sizes of the process groups, under the names that SGLang's runtime gives them; None for other names."""
+        if name not in self._layouts:
+            self._layouts[name] = self._layout(name)
+        return self._layouts[name]
+
+    def _layout(self, name: str) -> Value | None:
         name = name.removeprefix("get_").removeprefix("_")
         context = self.context
         deps = frozenset({"setting:tp_size"})
@@ -127,6 +152,9 @@ class Facts:
             return known((known(major, arch), known(minor, arch)), arch)
         if name == "torch.cuda.get_device_properties":
             return known(External("gpu"))
+        if name == "torch.utils.cpp_extension._get_cuda_arch_flags":
+            number = f"{major}{minor}"
+            return lift([f"-gencode=arch=compute_{number},code=sm_{number}"], arch)
         if name in ("torch.cuda.get_device_name",) or last == "nvmlDeviceGetName":
             return self._gpu("name")
         if name in ("torch.cuda.is_available", "torch.cuda.is_initialized"):
@@ -162,8 +190,8 @@ class Facts:
         return opaque(f"get_device_properties().{fact}")
 
 
-def read_settings(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, ast.AnnAssign]:
-    """The launch settings' declarations: the class that declares the fusion flag, and its sister classes.
+def read_settings(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, tuple[Module, ast.AnnAssign]]:
+    """The launch settings' declarations, each with its module: of the class that has the flag, and of its sisters.
 
     Later releases spread the fields over one file per name space in one folder; all of those count.
     """
@@ -176,8 +204,8 @@ def read_settings(program: Program, module: Module, owner: ast.ClassDef) -> dict
             classes += [(sister, node) for node in sister.tree.body if isinstance(node, ast.ClassDef)]
         classes += [(module, node) for node in module.tree.body if isinstance(node, ast.ClassDef) and node is not owner]
     return {
-        node.target.id: node
-        for _, cls in classes
+        node.target.id: (home, node)
+        for home, cls in classes
         for node in cls.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
     }

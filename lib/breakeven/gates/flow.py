@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from breakeven.gates.interpret import Frame, Interpreter, Step, Watch, mentions
+from breakeven.gates.interpreter import Frame, Interpreter, Step, Watch, mentions
 from breakeven.gates.program import FunctionNode, Module, import_source, own_nodes
 from breakeven.gates.values import ClassRef, External, FunctionRef, Instance, RaisedError
 
@@ -164,7 +164,7 @@ class Flow:
         best: Climb | None = None
         hops: list[Reach] = []
         for caller in callers:
-            hop = self._reach_call(caller, function, lenient=beyond > 0)
+            hop = self.reach_call(caller, function, lenient=beyond > 0)
             past = beyond > 0
             reads_flag = past or any(f"setting:{flag}" in step.leaf.touched for step in [*hop.steps, *hop.closed])
             status = self._beyond_flag(hop) if past else hop.status
@@ -189,7 +189,7 @@ class Flow:
             return "unknown"
         return "open"
 
-    def _reach_call(self, caller: FunctionRef, callee: FunctionRef, *, lenient: bool = False) -> Reach:
+    def reach_call(self, caller: FunctionRef, callee: FunctionRef, *, lenient: bool = False) -> Reach:
         name = callee.node.name  # type: ignore[union-attr]
         key = (id(caller.node), id(callee.node))
         if key not in self._reached:
@@ -272,7 +272,7 @@ class Flow:
                 if isinstance(statement, ast.ImportFrom):
                     for alias in statement.names:
                         if (alias.asname or alias.name) == name:
-                            bound = self.interpreter._imported(import_source(module, statement), alias.name)
+                            bound = self.interpreter.imported(import_source(module, statement), alias.name)
                             return getattr(bound.data, "node", None) is function.node
                 if isinstance(statement, FunctionNode) and statement.name == name:
                     return statement is function.node
@@ -293,7 +293,7 @@ class Flow:
             if around is None:
                 return True
             here = ClassRef(module, around)
-            return owner in self.interpreter._bases(here) or here in self.interpreter._bases(owner)
+            return owner in self.interpreter.bases(here) or here in self.interpreter.bases(owner)
         if _is_dotted(base) and not ast.unparse(base).startswith(("self.", "cls.")):
             inside = module.enclosing_function(base)
             root = ast.unparse(base).partition(".")[0]
@@ -301,11 +301,11 @@ class Flow:
                 return True
             data = self.interpreter.evaluate(base, Frame(module, "<module>", {}, depth=2)).data
             if isinstance(data, ClassRef):
-                return owner in self.interpreter._bases(data)
+                return owner in self.interpreter.bases(data)
             if isinstance(data, External):
                 return False
             if isinstance(data, Instance):
-                return owner in self.interpreter._bases(data.cls)
+                return owner in self.interpreter.bases(data.cls)
         return True
 
     def _is_module_name(self, module: Module, node: ast.expr, wanted: Module) -> bool:

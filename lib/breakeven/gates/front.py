@@ -21,7 +21,7 @@ _PCIE_KERNELS = "PcieIpcAllReduceWorkspace"
 
 
 def in_front(program: Program, context: Context) -> list[dict[str, Any]]:
-    """The methods in order, each with the condition under which it is taken and where that stands.
+    """The methods in order, each with the condition under which it is taken, its place, and what speaks against it.
 
     Empty where the release has no function that chooses between them by name.
     """
@@ -52,13 +52,19 @@ def _named(statement: ast.stmt) -> str | None:
 
 
 def _described(program: Program, context: Context, item: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
-    what = _NAMES[item["name"]]
+    """The method with what keeps it from being taken: ``switch`` (None: none), ``kernels``, ``shadowed_by``."""
+    what, switch, kernels, shadowed_by = [_NAMES[item["name"]]], None, "yes", None
     if item["name"] == "ca" and context.tp > 2:
-        what += " (beyond two GPUs only where all of them are joined by NVLink)"
+        what.append("beyond two GPUs only where all of them are joined by NVLink")
     if item["name"] == "pcie_ipc":
-        what += f", off unless {_PCIE_SWITCH} is set"
+        switch = _PCIE_SWITCH
+        what.append(f"off unless {switch} is set")
         if not program.containing(_PCIE_KERNELS, "flashinfer"):
-            what += "; this FlashInfer has no kernels for it, so setting it changes nothing"
-        elif context.tp == 2 and found[0]["name"] == "ca":
-            what += "; at TP 2 custom all-reduce is asked first and takes the call"
-    return {**item, "what": what}
+            kernels = "no"
+            what.append("this FlashInfer has no kernels for it, so setting it changes nothing")
+        if context.tp == 2 and found.index(item) and found[0]["name"] == "ca":
+            shadowed_by = "ca"
+            what.append("at TP 2 custom all-reduce is asked first and takes the call")
+        if context.deterministic:
+            what.append("left off for deterministic inference")
+    return {**item, "what": ", ".join(what), "switch": switch, "kernels": kernels, "shadowed_by": shadowed_by}

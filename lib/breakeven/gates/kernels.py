@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, field
 
 from breakeven.gates.facts import Context, Facts
-from breakeven.gates.interpret import Frame, Interpreter
+from breakeven.gates.interpreter import Frame, Interpreter
 from breakeven.gates.program import FunctionNode, Module, Program
+from breakeven.gates.temper import asks
 from breakeven.gates.values import FunctionRef, NotPlainError, RaisedError, Value, free, known, plain
 
 # The public functions that run a backend's fused kernel; the first that the release has counts.
@@ -24,6 +25,8 @@ ENTRIES = {
 }
 _CUDA_RELEASES = ("12.0", "12.3", "12.6", "12.8", "12.9", "13.0")
 _MAX_FOLLOWED = 160
+# FlashInfer 0.2.11 builds for the GPU at hand and names none; 0.3.1 lists just these majors for the same CUDA files.
+_UNNAMED_MAJORS = (9, 10)
 
 
 @dataclass
@@ -42,7 +45,7 @@ def find_kernel(program: Program, context: Context, backend: str) -> Kernel:
     interpreter = _interpreter(program, context)
     entry = _entry(program, backend)
     if entry is None:
-        return Kernel(backend, "no", [_absent(program, backend)], words=f"this release has no {backend} kernel")
+        return _without_entry(program, backend)
     if backend == "cutedsl":
         return _judge_class(program, interpreter, backend, *entry)
     generators = _generators(program, interpreter, *entry)
@@ -73,14 +76,18 @@ def _interpreter(program: Program, context: Context, cuda: str | None = None) ->
     if cuda is not None:
         context = Context(**{**context.__dict__, "cuda": cuda})
     interpreter = Interpreter(program, Facts(context, program))
-    interpreter.native["is_cuda_version_at_least"] = lambda args, kwargs: _at_least(context.cuda, args)
+    cuda_itself = known(context.cuda, frozenset({"cuda"}))
+    interpreter.native["is_cuda_version_at_least"] = lambda args, kwargs: _at_least([cuda_itself, *args])
+    interpreter.native["version_at_least"] = lambda args, kwargs: _at_least(args)
     return interpreter
 
 
-def _at_least(cuda: str, args: list[Value]) -> Value:
-    if not args or not args[0].is_known:
-        return free("the CUDA version")
-    return known(_numbers(cuda) >= _numbers(str(args[0].data)), frozenset({"cuda"}))
+def _at_least(args: list[Value]) -> Value:
+    """Whether the first of two versions is the second or a later one."""
+    if len(args) != 2 or not all(value.is_known for value in args):
+        return free("a version")
+    this, floor = (str(value.data) for value in args)
+    return known(_numbers(this) >= _numbers(floor), args[0].deps | args[1].deps)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -134,7 +141,7 @@ def _judge(
     major, minor = context.capability
     try:
         frame = Frame(module, node.name, {}, node, None)
-        interpreter._result(node, frame)
+        interpreter.result_of(node, frame)
     except RaisedError as error:
         words = f"{error.name}: {error.message}"
         return "no", [words], words
@@ -145,8 +152,10 @@ def _judge(
     except (NotPlainError, TypeError):
         return "unknown", [f"the nvcc flags of {node.name} were not understood"], None
     targets = re.findall(r"compute_(\d+)([af]?)", text)
-    if not targets:
+    if not targets and major in _UNNAMED_MAJORS:
         return "yes", [f"{node.name} names no architectures: it is built for the GPU at hand"], None
+    if not targets:
+        return "unknown", [f"{node.name} is built for the GPU at hand, without saying for which it compiles"], None
     if any(_runs_on(number, suffix, major, minor) for number, suffix in targets):
         return "yes", [f"{node.name} builds for {', '.join(sorted({n + s for n, s in targets}))}"], None
     built = ", ".join(sorted({number + suffix for number, suffix in targets}))
@@ -179,9 +188,9 @@ def _judge_class(
     if init is None:
         return Kernel(backend, "unknown", [_row(module, node, "unknown", ["it has no constructor"])])
     for inner in ast.walk(init):
-        if isinstance(inner, ast.If) and program.asks(ast.unparse(inner.test)) and _raises(inner):
+        if isinstance(inner, ast.If) and asks(ast.unparse(inner.test)) and _raises(inner):
             frame = interpreter.frame_of(interpreter.function(module, init))
-            value = interpreter._operand(inner.test, frame)
+            value = interpreter.operand(inner.test, frame)
             if "arch" not in value.deps:
                 continue
             row = _row(
@@ -230,7 +239,25 @@ def _row(
     }
 
 
-def _absent(program: Program, backend: str) -> dict[str, object]:
+_DEFINED = re.compile(r"^(?:def|class) (\w+)", re.M)
+_LIKE = {
+    "trtllm": re.compile(r"(?=.*all_?reduce)(?=.*fus)(?!.*(mnnvl|moe|workspace))", re.I),
+    "mnnvl": re.compile(r"(?=.*mnnvl)(?=.*fus)(?!.*(cute|workspace))", re.I),
+    "cutedsl": re.compile(r"(?=.*cute_?dsl)(?=.*fus)", re.I),
+}
+
+
+def _without_entry(program: Program, backend: str) -> Kernel:
+    """Nothing goes by the backend's public name: it has no such kernel, unless something goes by a similar one."""
+    for rel in (rel for rel in program.files if rel.startswith("flashinfer/comm/")):
+        for name in filter(_LIKE[backend].match, _DEFINED.findall(program.texts[rel])):
+            module = program.module(rel)
+            because = [f"{' or '.join(ENTRIES[backend])} is not there; {name} may stand in for it"]
+            return Kernel(backend, "unknown", [_row(module, module.bindings[name][-1], "unknown", because)])
+    return Kernel(backend, "no", [_absent(backend)], words=f"this release has no {backend} kernel")
+
+
+def _absent(backend: str) -> dict[str, object]:
     return {
         "id": "flashinfer.module",
         "package": "flashinfer",

@@ -5,38 +5,17 @@ from __future__ import annotations
 import ast
 import bisect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
+from breakeven.archives import is_needed
 from breakeven.errors import UserError
-from breakeven.sources import Source, is_needed
+from breakeven.gates.temper import Tempers
+from breakeven.sources import Source, python_files
 
-# What the text of a function says about it, before it is worth running.
-_RAISES = re.compile(r"\braise\b|\bassert\b")
-_ASKS = re.compile(r"sm_?\d|capab|hopper|blackwell|arch|get_platform|nnodes|multi_node|device_sm", re.I)
-_EVERYDAY = frozenset(
-    [
-        "info",
-        "warning",
-        "debug",
-        "error",
-        "exception",
-        "get",
-        "set",
-        "items",
-        "keys",
-        "values",
-        "is_set",
-        "append",
-        "join",
-        "format",
-        "split",
-    ]
-)
-_CALLED = re.compile(r"\b([A-Za-z_]\w*)\(")
-_IMPORTS = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n(]+)", re.M)
+_DEFINED = re.compile(r"def (\w+)\(")
+_MAX_NAMESAKES = 4
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = FunctionNode | ast.ClassDef | ast.Lambda
@@ -78,18 +57,10 @@ class Module:
         if index not in self._nodes:
             statement = self.tree.body[index]
             found: list[ast.AST] = [statement]
-            parents = self._parents
             for node in found:
-                for name in node._fields:
-                    child = getattr(node, name, None)
-                    if isinstance(child, list):
-                        for item in child:
-                            if isinstance(item, ast.AST):
-                                parents[item] = node
-                                found.append(item)
-                    elif isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
-                        parents[child] = node
-                        found.append(child)
+                below = children(node)
+                self._parents.update(dict.fromkeys(below, node))
+                found += below
             self._nodes[index] = found
         return self._nodes[index]
 
@@ -162,13 +133,29 @@ class Module:
 
     def declaring_global(self, name: str) -> list[FunctionNode]:
         """The functions that assign a global of this name."""
-        found = []
-        for node in self.nodes_naming(name):
-            if isinstance(node, ast.Global) and name in node.names:
-                function = self.enclosing_function(node)
-                if function is not None and function not in found:
-                    found.append(function)
-        return found
+        return self._declaring_globals.get(name, [])
+
+    @cached_property
+    def _declaring_globals(self) -> dict[str, list[FunctionNode]]:
+        found: dict[str, dict[int, FunctionNode]] = {}
+        for node in self.nodes_naming("global"):
+            if isinstance(node, ast.Global) and (function := self.enclosing_function(node)) is not None:
+                for name in node.names:
+                    found.setdefault(name, {})[id(function)] = function
+        return {name: list(functions.values()) for name, functions in found.items()}
+
+
+@dataclass
+class Library:
+    """Texts and parsed files by their path below the source root, which names the package: programs may share it."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, Module] = field(default_factory=dict)
+
+    def changed(self, files: Mapping[str, bytes]) -> Library:
+        """The same with other contents of some files."""
+        texts = {rel: content.decode("utf-8", errors="replace") for rel, content in files.items()}
+        return Library(self.texts | texts, {rel: module for rel, module in self.modules.items() if rel not in files})
 
 
 @dataclass
@@ -176,29 +163,23 @@ class Program:
     """The files of one or more sources, parsed when they are first needed."""
 
     sources: list[Source]
-    _modules: dict[str, Module | None] = field(default_factory=dict)
+    library: Library = field(default_factory=Library)
 
     @cached_property
-    def files(self) -> dict[str, tuple[Source, Path]]:
-        """Every Python file by its path below the source root."""
-        found: dict[str, tuple[Source, Path]] = {}
-        for source in self.sources:
-            for path in sorted(source.folder.rglob("*.py")):
-                rel = path.relative_to(source.root).as_posix()
-                if is_needed(source.package, rel):
-                    found[rel] = (source, path)
-        return found
+    def files(self) -> dict[str, Source]:
+        """Every Python file's source, by the file's path below the source root."""
+        return {
+            rel: source for source in self.sources for rel in python_files(source) if is_needed(source.package, rel)
+        }
 
     @cached_property
     def texts(self) -> dict[str, str]:
         """Every file's text. Raises UserError where a file can't be read."""
-        texts = {}
-        for rel, (_, path) in self.files.items():
-            try:
-                texts[rel] = path.read_bytes().decode("utf-8", errors="replace")
-            except OSError as error:
-                raise UserError(f"{path} can't be read: {error.strerror}") from None
-        return texts
+        known = self.library.texts
+        for rel, source in self.files.items():
+            if rel not in known:
+                known[rel] = source.read(rel).decode("utf-8", errors="replace")
+        return {rel: known[rel] for rel in self.files}
 
     def containing(self, word: str, package: str | None = None) -> list[str]:
         """The files that hold the word as a whole identifier."""
@@ -206,7 +187,7 @@ class Program:
         if cached is None:
             cached = [rel for rel, text in self.texts.items() if word in text and any(occurrences(text, word))]
             self._containing[word] = cached
-        return [rel for rel in cached if package is None or self.files[rel][0].package == package]
+        return [rel for rel in cached if package is None or self.files[rel].package == package]
 
     @cached_property
     def _containing(self) -> dict[str, list[str]]:
@@ -214,20 +195,21 @@ class Program:
 
     def module(self, rel: str) -> Module:
         """The parsed file. Raises UserError with the line where its syntax is broken."""
-        name = rel.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        known = self._modules.get(name)
+        known = self.library.modules.get(rel)
         if known is not None:
             return known
         try:
             text = self.texts[rel].lstrip("\ufeff")
             tree = ast.parse(text)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None)
-            where = f"{self.files[rel][1]}:{line}" if line else str(self.files[rel][1])
+            file = self.files[rel].root / rel
+            where = f"{file}:{line}" if line else str(file)
             what = error.msg if isinstance(error, SyntaxError) else str(error)
             raise UserError(f"{where} is no valid Python ({what}); the gates can't be read from it") from None
-        module = Module(name, rel, self.files[rel][0].package, text, tree, rel.endswith("__init__.py"))
-        self._modules[name] = module
+        name = rel.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        module = Module(name, rel, self.files[rel].package, text, tree, rel.endswith("__init__.py"))
+        self.library.modules[rel] = module
         return module
 
     def find_module(self, name: str) -> Module | None:
@@ -247,75 +229,27 @@ class Program:
         path = name.replace(".", "/")
         return next((rel for rel in (f"{path}.py", f"{path}/__init__.py") if rel in self.files), "")
 
-    @staticmethod
-    def asks(text: str) -> bool:
-        """Whether a text speaks of the GPU or of the launch."""
-        return bool(_ASKS.search(text))
+    @cached_property
+    def tempers(self) -> Tempers:
+        return Tempers(self.texts)
 
     def refuses(self, rel: str, name: str) -> bool:
         """Whether the text of a function, and of what it calls, both raises and asks about the GPU."""
-        raises, asks = self._temper(rel, name, 0)
-        return raises and asks
+        return self.tempers.refuses(rel, name)
 
     def may_refuse(self, name: str) -> bool:
         """Whether any function or method of this name refuses; False for names that many things have."""
-        if name not in self._refusing_names:
-            files = self.containing(name) if name not in _EVERYDAY else []
-            files = [rel for rel in files if f"def {name}(" in self.texts[rel]]
-            self._refusing_names[name] = len(files) <= 4 and any(self.refuses(rel, name) for rel in files)
-        return self._refusing_names[name]
+        files = self._defining.get(name, [])
+        return len(files) <= _MAX_NAMESAKES and any(self.refuses(rel, name) for rel in files)
 
     @cached_property
-    def _refusing_names(self) -> dict[str, bool]:
-        return {}
-
-    def _temper(self, rel: str, name: str, depth: int) -> tuple[bool, bool]:
-        key = (rel, name)
-        if key not in self._tempers:
-            self._tempers[key] = (False, False)
-            where, body = self._definition(rel, name, 0)
-            raises, asks = bool(_RAISES.search(body)), bool(_ASKS.search(body))
-            if depth < 4:
-                for called in dict.fromkeys(_CALLED.findall(body)):
-                    if called != name and not (raises and asks):
-                        more_raises, more_asks = self._temper(where, called, depth + 1)
-                        raises, asks = raises or more_raises, asks or more_asks
-            self._tempers[key] = (raises, asks)
-        return self._tempers[key]
-
-    @cached_property
-    def _tempers(self) -> dict[tuple[str, str], tuple[bool, bool]]:
-        return {}
-
-    def _definition(self, rel: str, name: str, depth: int) -> tuple[str, str]:
-        """The file and text of a function's definition, through at most four imports; empty where there is none."""
-        text = self.texts.get(rel, "")
-        if name not in text or depth > 4:
-            return rel, ""
-        match = re.search(rf"^([ \t]*)(?:async )?def {name}\b", text, re.M)
-        if match:
-            indent = match.group(1)
-            end = re.compile(rf"^(?!{indent}[ \t])(?=[ \t]*[^\s)#])", re.M).search(
-                text, text.find("\n", match.end()) + 1
-            )
-            while end and text[match.end() : end.start()].count("(") > text[match.end() : end.start()].count(")"):
-                end = re.compile(rf"^(?!{indent}[ \t])(?=[ \t]*[^\s)#])", re.M).search(text, end.end() + 1)
-            return rel, text[match.start() : end.start() if end else len(text)]
-        for source, names in _IMPORTS.findall(text):
-            if re.search(rf"\b{name}\b", names):
-                dotted = self._absolute(rel, source)
-                found = self.file_of(dotted)
-                if found and found != rel:
-                    return self._definition(found, name, depth + 1)
-        return rel, ""
-
-    def _absolute(self, rel: str, source: str) -> str:
-        level = len(source) - len(source.lstrip("."))
-        if not level:
-            return source
-        base = rel.removesuffix(".py").split("/")[:-1]
-        base = base[: len(base) - (level - 1)]
-        return ".".join([*base, *([source.lstrip(".")] if source.lstrip(".") else [])])
+    def _defining(self) -> dict[str, list[str]]:
+        """The files that define a function or method, by its name."""
+        found: dict[str, list[str]] = {}
+        for rel, text in self.texts.items():
+            for name in set(_DEFINED.findall(text)):
+                found.setdefault(name, []).append(rel)
+        return found
 
     def is_package(self, name: str) -> bool:
         """Whether the dotted name is a folder here (with or without ``__init__``)."""
@@ -348,7 +282,10 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
         for alias in statement.names:
             yield alias.asname or alias.name.partition(".")[0]
         return
-    for node in _own_scope(statement):
+    found = children(statement)
+    for node in found:
+        if not isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
+            found += children(node)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, FunctionNode | ast.ClassDef):
@@ -360,11 +297,24 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
             yield node.name
 
 
-def _own_scope(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if not isinstance(child, FunctionNode | ast.ClassDef | ast.Lambda):
-            yield from _own_scope(child)
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below a node, in order, without the marks ``Load`` and ``Store``: quicker than the standard's."""
+    found = []
+    for name in node._fields:
+        child = getattr(node, name, None)
+        if isinstance(child, list):
+            found += [item for item in child if isinstance(item, ast.AST)]
+        elif isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
+            found.append(child)
+    return found
+
+
+def descendants(node: ast.AST) -> list[ast.AST]:
+    """The node and every node below it, nearest first."""
+    found = [node]
+    for inner in found:
+        found += children(inner)
+    return found
 
 
 def own_nodes(function: ast.AST) -> list[ast.AST]:
@@ -375,9 +325,8 @@ def own_nodes(function: ast.AST) -> list[ast.AST]:
     body = function.body if isinstance(function.body, list) else [function.body]  # type: ignore[attr-defined]
     found: list[ast.AST] = list(body)
     for node in found:
-        if isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
-            continue
-        found.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
+            found += children(node)
     function.__dict__["_own_nodes"] = found
     return found
 

@@ -86,7 +86,7 @@ class Value:
         """True, False, or None where it is not settled."""
         if self.is_known:
             data = self.data
-            return bool(data) if isinstance(data, PLAIN | list | dict | tuple | set | frozenset) else True
+            return bool(data) if isinstance(data, _HAS_TRUTH) else True
         truths = {option.truth for option in self.options}
         return truths.pop() if len(truths) == 1 else None
 
@@ -95,7 +95,8 @@ class Value:
         return replace(self, deps=self.deps | frozenset(deps)) if not self.deps >= set(deps) else self
 
 
-PLAIN = bool | int | float | str | bytes | None | EllipsisType
+PLAIN = (bool, int, float, str, bytes, type(None), EllipsisType)
+_HAS_TRUTH = (*PLAIN, list, dict, tuple, set, frozenset)
 
 
 def known(data: Any, deps: frozenset[str] = frozenset(), why: Leaf | None = None) -> Value:
@@ -153,7 +154,7 @@ def plain(value: Value) -> Any:
 
 
 def _plain_data(data: Any) -> Any:
-    if isinstance(data, PLAIN | Member | ClassRef | ModuleRef | External | FunctionRef):
+    if isinstance(data, _TAKEN_AS_IT_IS):
         return data
     if isinstance(data, list):
         return [plain(item) for item in data]
@@ -216,6 +217,21 @@ def _same(one: Value, other: Value) -> bool:
             return False
         return type(left) is type(right) and bool(left == right)
     return one.deps == other.deps and one.name == other.name
+
+
+def missing(name: str) -> Value:
+    """What an attribute or module that is not there has for a value."""
+    return Value("opaque", None, frozenset({f"not understood: {name} is not there"}), None, "missing")
+
+
+def lift(data: Any, deps: frozenset[str]) -> Value:
+    """Plain data as a Value whose items are Values."""
+    if isinstance(data, list | tuple | set | frozenset):
+        items = [lift(item, deps) for item in data]
+        return known(tuple(items) if isinstance(data, tuple) else items, deps)
+    if isinstance(data, dict):
+        return known({key: lift(item, deps) for key, item in data.items()}, deps)
+    return known(data, deps)
 
 
 # ---------------------------------------------------------------- objects
@@ -302,3 +318,6 @@ class RaisedError(Exception):
     def __init__(self, name: str, message: str, where: Leaf, steps: list[Any]) -> None:
         super().__init__(f"{name}: {message}")
         self.name, self.message, self.where, self.steps = name, message, where, steps
+
+
+_TAKEN_AS_IT_IS = (*PLAIN, Member, ClassRef, ModuleRef, External, FunctionRef)

@@ -9,8 +9,6 @@ from typing import Any
 COLUMNS = {
     "id": "gate",
     "result": "result",
-    "file": "file",
-    "line": "line",
     "expression": "condition",
     "because": "because",
     "depends_on": "depends on",
@@ -39,6 +37,11 @@ def explain(verdict: Mapping[str, Any]) -> str:
     sentences = [headline(verdict)]
     if verdict["verdict"] == "absent":
         return sentences[0]
+    if "tp" in verdict.get("context", {}).get("assumed", []):
+        sentences.append(f"Judged for TP {verdict['context']['tp']}, since none was named.")
+    doubtful = [gate for gate in verdict["gates"] if gate["result"] == "unknown"]
+    if verdict["verdict"] == "unknown" and doubtful:
+        sentences.append(f"Not understood: {'; '.join(_places(doubtful))}.")
     closed = list(_places(gate for gate in verdict["gates"] if gate["result"] == "closed"))
     if closed:
         sentences.append(f"Closed at {'; '.join(closed)}.")
@@ -48,8 +51,37 @@ def explain(verdict: Mapping[str, Any]) -> str:
     elif verdict["verdict"] in ("denied-by-both", "denied-by-flashinfer", "crashes"):
         sentences.append("No change to SGLang helps before FlashInfer brings a kernel for this GPU.")
     if verdict.get("in_front"):
-        sentences.append(f"In front of it on the path: {'; '.join(map(_front, verdict['in_front']))}.")
+        others = [item["what"] for item in verdict["in_front"] if "ROCm" not in item["what"]]
+        sentences.append(f"In front of it on the path: {'; '.join(others)}.")
     return " ".join(filter(None, sentences))
+
+
+def quote(verdict: Mapping[str, Any]) -> str:
+    """The deciding lines as they stand in the source, what is closed first: place, function, result, expression."""
+    order = {"closed": 0, "unknown": 1, "depends": 2, "open": 3}
+    blocks = [
+        f"{gate['file']}:{gate['line']} in {gate['symbol']}: {gate['result']}\n    {gate['expression']}"
+        for gate in sorted(verdict["gates"], key=lambda gate: order[gate["result"]])
+    ]
+    return "\n".join(dict.fromkeys(blocks)) or "no line speaks of it"
+
+
+def remedies(verdict: Mapping[str, Any]) -> list[str]:
+    """What would have to change before fusion runs on this GPU, one sentence each; empty where nothing has to."""
+    arch, sentences = verdict["arch"], []
+    if verdict["verdict"] in ("runs", "absent", "unknown"):
+        return []
+    if verdict["available"] == "no":
+        words = verdict["flashinfer"].get("words") or "it has no such kernel"
+        sentences.append(
+            f"FlashInfer {verdict['flashinfer']['version']} would have to build the kernel for {arch} ({words})."
+        )
+    on_the_way = [gate for gate in verdict["gates"] if gate["package"] == "sglang" and "auto" not in gate["id"]]
+    for place in _places(gate for gate in on_the_way if gate["result"] == "closed"):
+        sentences.append(f"SGLang would have to let {arch} through at {place}.")
+    if verdict["auto_enabled"] == "no" and verdict.get("option"):
+        sentences.append(f"Fusion would still have to be asked for: {verdict['option']}.")
+    return sentences
 
 
 def _places(gates: Iterable[Mapping[str, Any]]) -> Iterable[str]:
@@ -68,9 +100,5 @@ def _switch(verdict: Mapping[str, Any]) -> str:
     if verdict["auto_enabled"] == "depends":
         return "Whether SGLang switches it on by itself depends on the launch."
     if verdict["verdict"] == "runs" and verdict.get("flag"):
-        return f"It has to be asked for: {verdict['flag']}."
+        return f"It has to be asked for: {verdict.get('option') or verdict['flag']}."
     return ""
-
-
-def _front(item: Any) -> str:
-    return str(item.get("what") or item.get("name") or item) if isinstance(item, Mapping) else str(item)
