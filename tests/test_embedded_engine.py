@@ -15,6 +15,8 @@ from breakeven.embedded import engine, plugin
 from breakeven.embedded.site import sgl_kernel
 from breakeven.errors import UserError
 
+pytestmark = pytest.mark.process
+
 
 def in_server_environment(code: str) -> subprocess.CompletedProcess[str]:
     environment = engine.server_environment(os.environ)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from breakeven.artifacts import cache_root
 from breakeven.embedded.plugin import GROUP, NAME, SWITCH
 from breakeven.errors import UserError
 
@@ -56,6 +57,7 @@ def server_environment(base: Mapping[str, str], threads: int | None = None) -> d
         **base,
         "PYTHONPATH": os.pathsep.join([str(SITE), *inherited]),
         "OMP_NUM_THREADS": chosen,
+        "NUMBA_CACHE_DIR": str(cache_root() / "kernels"),
         SWITCH: "1",
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_EXTERNAL_MODEL_PACKAGE": MODELS_PACKAGE,

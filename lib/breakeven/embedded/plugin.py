@@ -24,7 +24,7 @@ def load() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(FALLBACKS, keep_intel_amx, HookType.AROUND)
-    HookRegistry.register(LOAD_MODEL, pack_weights, HookType.AFTER)
+    HookRegistry.register(LOAD_MODEL, get_ready, HookType.AFTER)
 
 
 def keep_intel_amx(original: Callable[[Any], dict[str, Any]], view: Any) -> dict[str, Any]:
@@ -38,11 +38,13 @@ def keep_intel_amx(original: Callable[[Any], dict[str, Any]], view: Any) -> dict
     return original(view)
 
 
-def pack_weights(model: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After a model is loaded: lay out its linear layers and its head for oneDNN (``sgl_kernel.linear``)."""
+def get_ready(model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After a model is loaded: have the kernels compiled, and lay out linear layers and head for oneDNN."""
+    from sgl_kernel.compiled import prepare
     from sgl_kernel.linear import pack
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
+    prepare(next(model.parameters()).dtype)
     for layer in model.modules():
         if isinstance(getattr(layer, "quant_method", None), UnquantizedLinearMethod):
             pack(layer)

@@ -11,6 +11,7 @@ only.
 from typing import Any
 
 import torch
+from sgl_kernel import compiled
 from sgl_kernel.linear import linear_plus, weight_packed_linear
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
@@ -18,6 +19,8 @@ from sglang.srt.model_executor.forward_context import get_attn_backend
 from sglang.srt.models.llama import LlamaModel
 from torch import Tensor
 from torch.nn.functional import layer_norm, silu
+
+from . import few_rows
 
 
 class LeanLlamaModel(LlamaModel):
@@ -35,6 +38,10 @@ class LeanLlamaModel(LlamaModel):
         if not self.can_be_lean():
             return super().forward(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
         residual = self.embed_tokens(input_ids) if input_embeds is None else input_embeds
+        if self.few_rows is not None:
+            done = self.few_rows.forward(residual, positions, forward_batch, get_attn_backend(), self.layers_to_capture)
+            if done is not None:
+                return done if self.layers_to_capture else done[0]
         angles = rotary_angles(self.layers[0].self_attn.rotary_emb, positions, residual.dtype)
         captured = []
         for index, layer in enumerate(self.layers):
@@ -51,6 +58,12 @@ class LeanLlamaModel(LlamaModel):
         """Whether every layer is of the plain kind that this pass is written for; found out once."""
         if not hasattr(self, "_lean"):
             self._lean = self.pp_group.world_size == 1 and all(map(is_plain, self.layers))
+            suit = (
+                self._lean
+                and compiled.active
+                and all(few_rows.fits(layer, compiled.active[0]) for layer in self.layers)
+            )
+            self.few_rows = few_rows.FewRows(self, compiled.active[0]) if suit else None
         return self._lean
 
 

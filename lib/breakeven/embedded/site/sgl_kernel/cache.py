@@ -110,9 +110,11 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, target: Tens
     After a tree is verified this makes the accepted path contiguous.
     Twin: ``kvcache/cache_move.py``, ``copy_all_layer_kv_cache_tiled``.
     """
-    if target.numel() == 0:
-        return
     to, of = target.numpy(), source.numpy()
+    moved = to != of  # a chain's accepted tokens lie where they belong
+    to, of = to[moved], of[moved]
+    if not len(to):
+        return
     rows = int(max(to.max(), of.max())) + 1
     for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
         raw = (ctypes.c_uint8 * (rows * stride)).from_address(address)
