@@ -521,6 +521,58 @@ def test_each_way_to_end_has_its_class_and_its_line(cls: str, lines: list[str], 
     assert "{" not in failure.advice
 
 
+# Last words as they were met, each in one line; what happened before does not change their class.
+LAST_WORDS = [
+    ("oom-at-load", "RuntimeError: max_total_num_tokens <= 0"),
+    ("oom-at-load", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."),
+    ("oom-at-load", "ValueError: Free memory on device (5.2/79.1 GiB) on startup is less than desired GPU memory"),
+    ("oom-at-load", "ValueError: 16.00 GiB KV cache is needed, which is larger than the available KV cache memory"),
+    ("oom-at-load", "OSError: [Errno 12] Cannot allocate memory"),
+    ("arch-gate", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."),
+    (
+        "arch-gate",
+        "ValueError: type fp8e4nv not supported in this architecture. The supported fp8 dtypes are ('fp8e5')",
+    ),
+    ("arch-gate", "RuntimeError: Error Internal: this kernel is only compiled for sm_90a"),
+    ("arch-gate", "RuntimeError: DeepGEMM only supports SM90 or SM100"),
+    ("arch-gate", "AssertionError: FlashAttention v3 Backend requires SM>=80 and SM<=90."),
+    (
+        "nccl",
+        "torch.distributed.DistBackendError: NCCL error in: c10d/NCCLUtils.cpp:94, invalid usage, NCCL version 2.26.2",
+    ),
+    ("nccl", "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or"),
+    ("nccl", "torch.distributed.DistBackendError: store->get('0') got error: Connection reset by peer"),
+    ("nccl", "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error"),
+    ("nccl", "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."),
+    ("config", "ValueError: 'MTP' is not a valid SpeculativeAlgorithm"),
+    ("config", "OSError: Error no file named pytorch_model.bin, model.safetensors found in directory /models/x."),
+    ("config", "FileNotFoundError: [Errno 2] No such file or directory: '/models/x/model.safetensors.index.json'"),
+    ("config", "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"),
+    ("config", "OSError: You are trying to access a gated repo."),
+    ("toolchain", "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)"),
+    ("toolchain", "RuntimeError: flashinfer: nvcc version 12.4 is too old, SM120 requires CUDA 12.8 or newer"),
+    (
+        "toolchain",
+        "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile PyTorch",
+    ),
+    ("toolchain", "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
+    ("package-skew", "TypeError: trtllm_allreduce_fusion() missing 1 required positional argument: 'tp_rank'"),
+    ("package-skew", "TypeError: trtllm_allreduce_fusion() got an unexpected keyword argument 'fp32_acc'"),
+    ("killed", "[2026-03-01 12:00:52] Child process unexpectedly failed with an exit code 9. pid=2145"),
+    ("exited-early", "[2026-03-01 12:00:52] Child process unexpectedly failed with an exit code 256. pid=2145"),
+    ("disk-full", 'safetensors_rust.SafetensorError: IoError(Os { code: 28, message: "No space left on device" })'),
+    ("unknown", "RuntimeError: CUDA error: operation not permitted when stream is capturing"),
+]
+
+
+@pytest.mark.parametrize(("cls", "text"), LAST_WORDS)
+@pytest.mark.parametrize("in_a_crash", [False, True])
+def test_last_words_met_in_the_wild_have_their_class(cls: str, text: str, in_a_crash: bool) -> None:
+    failure = classify(START + (crash(text) if in_a_crash else [text]))
+    assert failure is not None
+    assert (failure.cls, text[:40] in failure.text) == (cls, True), failure
+
+
 def coloured(lines: list[str]) -> list[str]:
     return [f"\x1b[1;31m{line}\x1b[0m" for line in lines]
 
@@ -636,6 +688,10 @@ def test_code_that_speaks_of_errors_is_no_error() -> None:
         failure = classify([prefix + line for line in lines])
         assert failure is not None
         assert (failure.cls, failure.line) == ("config", 6)
+    cut_off = [lines[2], "[2026-03-01 12:00:21 TP1] Load weight begin.", *lines[2:3], lines[5]]
+    failure = classify(cut_off)
+    assert failure is not None
+    assert failure.text == lines[5]
 
 
 def test_the_childs_exception_goes_before_the_parents_report() -> None:

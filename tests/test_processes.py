@@ -44,6 +44,8 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from breakeven import processes
+
+pytestmark = pytest.mark.process
 folder = Path(sys.argv[1])
 held = processes.start(
     [sys.executable, *sys.argv[2:]], log_path=folder / "log", record_path=folder / "record.json", grace_s=1

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import processes, readiness, supervise
+from breakeven import processes, readiness, supervise, surroundings
 from breakeven import server as server_module
 from breakeven.command import Drafter, LaunchSpec, build_command, effective_drafter
 from breakeven.errors import UserError
@@ -22,6 +22,9 @@ from breakeven.hosts import LOCAL, Local
 from breakeven.installed import declared_flags
 from breakeven.readiness import LogTail, Phases
 from breakeven.server import LaunchFailure, launch
+from tests.stand_in import lay_out_stand_in
+
+pytestmark = pytest.mark.process
 
 SPEC = LaunchSpec(python="python", model_path="/models/m")
 
@@ -314,84 +317,11 @@ def test_files_are_written_whole_and_read_from_an_offset(tmp_path):
 
 # ---------------------------------------------------------------- the life of a server
 
-# Stands in for sglang.launch_server: the same milestones, a child as SGLang's scheduler is one, the same endpoints.
-STAND_IN = """
-import http.server, json, os, signal, subprocess, sys, time
-
-behaviour = os.environ.get("BEHAVIOUR", "good")
-arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print("child", child.pid, flush=True)
-if behaviour == "silent":
-    time.sleep(600)
-print("[2026-01-01 00:00:01] Load weight begin. avail mem=10 GB", flush=True)
-if behaviour == "out of memory":
-    print("[2026-01-01 00:00:02] Scheduler hit an exception: Traceback (most recent call last):", flush=True)
-    print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", flush=True)
-    sys.exit(1)
-if behaviour == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
-while behaviour == "slow":
-    print("[2026-01-01 00:00:02] still loading", flush=True)
-    time.sleep(0.05)
-print("[2026-01-01 00:00:02] Load weight end. elapsed=1 s", flush=True)
-print("[2026-01-01 00:00:03] max_total_num_tokens=100", flush=True)
-warming_up = behaviour == "warming up"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, content, code=200):
-        body = json.dumps(content).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        if warming_up:
-            print('INFO: 127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable', flush=True)
-            return self.answer({}, 503)
-        if self.path == "/get_server_info" or (self.path == "/server_info" and behaviour != "old"):
-            self.answer({"max_running_requests": 7, "api_key": "secret", "tokenizer_mode": "auto"})
-        else:
-            self.answer({}, 200 if self.path in ("/health", "/health_generate") else 404)
-
-    def do_POST(self):
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if behaviour == "deaf":
-            time.sleep(600)
-        if behaviour == "dies when asked":
-            print("RuntimeError: something broke", flush=True)
-            os._exit(1)
-        if behaviour == "broken":
-            return self.answer({"error": "no"}, 500)
-        tokens = 0 if behaviour == "mute" else request["sampling_params"]["max_new_tokens"]
-        self.answer({"text": "Monday", "meta_info": {"completion_tokens": tokens}})
-
-    def log_message(self, *args):
-        pass
-
-
-http.server.HTTPServer.allow_reuse_address = True
-server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments["--port"])), Handler)
-print("[2026-01-01 00:00:04] INFO:     Uvicorn running on http://127.0.0.1", flush=True)
-print("[2026-01-01 00:00:04] The server is fired up and ready to roll!", flush=True)
-server.serve_forever()
-"""
-
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> dict[str, str]:
     """The environment in which ``-m sglang.launch_server`` is the stand-in, a release 0.5.23."""
-    site = tmp_path / "site"
-    (site / "sglang" / "srt").mkdir(parents=True)
-    (site / "sglang" / "__init__.py").write_text("")
-    (site / "sglang" / "launch_server.py").write_text(STAND_IN)
-    flags = ["--model-path", "--host", "--port", "--nccl-port", "--tp-size", "--speculative-algorithm"]
-    (site / "sglang" / "srt" / "server_args.py").write_text(f"FLAGS = {flags}\n")
-    (site / "sglang-0.5.23.dist-info").mkdir()
-    (site / "sglang-0.5.23.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n")
-    return {**os.environ, "PYTHONPATH": str(site)}
+    return {**os.environ, "PYTHONPATH": str(lay_out_stand_in(tmp_path / "site"))}
 
 
 def _launch(tmp_path: Path, environment: dict[str, str], behaviour: str = "good", **options):
@@ -574,6 +504,16 @@ def test_the_servers_environment_is_kept_from_proxies_and_secrets_from_the_recor
         environment = Path(f"/proc/{server.pid}/environ").read_text().split("\0")
     assert any(entry.startswith("no_proxy=") and "127.0.0.1" in entry for entry in environment)
     assert "HF_TOKEN=hush" in environment and "PYTHONUNBUFFERED=1" in environment
+
+
+def test_a_token_is_named_and_its_value_looked_up_where_the_suite_runs(tmp_path, stand_in, monkeypatch):
+    given = {"HF_TOKEN": "$MY_TOKEN", "PRICE": "$5", "HOME_OF": "x$HOME"}
+    monkeypatch.setenv("MY_TOKEN", "hush")
+    found = surroundings.environment({}, given)
+    assert (found["HF_TOKEN"], found["PRICE"], found["HOME_OF"]) == ("hush", "$5", "x$HOME")
+    monkeypatch.delenv("MY_TOKEN")
+    with pytest.raises(UserError, match=r"HF_TOKEN is to be \$MY_TOKEN, and the environment has no such variable"):
+        surroundings.environment({}, given)
 
 
 def test_an_earlier_log_is_not_read_as_this_launchs(tmp_path, stand_in):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,53 +15,30 @@ import psutil
 import pytest
 
 from breakeven import processes, supervise
-from breakeven.embedded import engine
-from breakeven.embedded.model import ensure_model
 from breakeven.hosts import LOCAL
-from breakeven.server import Drafter, LaunchFailure, LaunchSpec, Server, launch
+from breakeven.server import Drafter, LaunchFailure, LaunchSpec, Server
+from tests.conftest import START_S, launch_on_cpu
 
 pytestmark = pytest.mark.e2e
 
-START_S = 900.0
-"""Seconds for a start: 40 on two idle cores, many times that where they are shared."""
 
-
-@pytest.fixture(scope="module")
-def spec() -> LaunchSpec:
-    return LaunchSpec(
-        python=sys.executable,
-        model_path=str(ensure_model()),
-        dtype="bfloat16",
-        context_length=1024,
-        max_running_requests=4,
-        max_total_tokens=4096,
-        defaults=tuple(engine.server_flags()),
-    )
+@pytest.fixture
+def spec(cpu_spec: LaunchSpec) -> LaunchSpec:
+    return cpu_spec
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_is_left(tmp_path: Path, short_temporary: Path) -> Iterator[None]:
     """No process, record or temporary file outlives a test."""
-    temporary = tempfile.mkdtemp(prefix="e2e-", dir="/tmp")  # short: SGLang makes sockets in it
-    monkeypatch.setattr(tempfile, "tempdir", temporary)
     yield
     assert not (tmp_path / "server.pid.json").exists()
     assert [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE] == []
-    Path(temporary).rmdir()
 
 
 def _launch(
     tmp_path: Path, spec: LaunchSpec, say: Callable[[str], None] = print, stall_timeout_s: float = 300
 ) -> Server:
-    return launch(
-        spec,
-        tmp_path / "server.log",
-        engine_env=engine.server_environment(os.environ),
-        ready_timeout_s=START_S,
-        stall_timeout_s=stall_timeout_s,
-        record_path=tmp_path / "server.pid.json",
-        on_progress=say,
-    )
+    return launch_on_cpu(spec, tmp_path, stall_timeout_s=stall_timeout_s, on_progress=say)
 
 
 @contextlib.contextmanager

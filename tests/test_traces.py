@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from breakeven.errors import UserError
 from breakeven.kernel_names import is_fused, work_kind
 from breakeven.telemetry import read_log
-from breakeven.traces import against_log, allreduce, cycle_parts, fused_kernels, read_trace, trace_of
+from breakeven.traces import against_log, allreduce, cycle_parts, fused_kernels, host_cycle, read_trace, trace_of
 
 H200 = Path(__file__).parent / "data" / "h200-sglang-0.5.17"
 PARTS = ("draft_ms", "verify_ms", "draft_extend_ms", "other_ms")
@@ -52,6 +52,7 @@ def test_parts_add_up_to_the_cycle(name: str) -> None:
     parts = cycle_parts(read_trace(H200 / f"{name}.trace.json.gz"))
     assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
     assert parts["other_ms"] >= 0
+    assert abs(parts["sum_residual"]) < 0.03  # measured each on its own: parts, work beside them, gaps
     assert parts["host_gap_ms"] <= parts["idle_ms"] <= parts["cycle_ms"]
     low, high = parts["spread"]["cycle_ms"]
     assert low <= parts["cycle_ms"] <= high
@@ -88,6 +89,25 @@ def test_a_cpu_trace_of_the_real_server_adds_up() -> None:
     assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
     assert parts["other_ms"] < 0.02 * parts["cycle_ms"]
     assert parts["work_ms"]["verify"]["matmul"] > 0.5 * parts["verify_ms"]
+
+
+def test_the_host_starts_a_cycle_as_often_as_the_device_ends_one() -> None:
+    events = cycles("step[VERIFY bs=1]", "step[DRAFT bs=1]", n=9)
+    host_only = [event for event in events if event["cat"] == "user_annotation"]
+    assert host_cycle(trace_of(host_only)) == {"cycle_ms": 10, "n": 6}  # of 8 cycles the first two are left out
+    host_only.append(annotation("step[EXTEND bs=1 toks=9]", 64_500, 65_000))
+    assert host_cycle(trace_of(host_only))["n"] == 6  # one more is left out, and of 7 the first one
+    with pytest.raises(UserError, match="whole cycle"):
+        host_cycle(trace_of([annotation("step[VERIFY bs=1]", 0, 1)]))
+
+
+def test_what_lies_beside_the_parts_is_work_or_a_gap() -> None:
+    events = cycles("step[VERIFY bs=1]", None)
+    events += launched("sampling", 2_500, 5_200, 5_700, 50, tid=8)  # another thread's: no part's
+    parts = cycle_parts(trace_of(events))
+    assert parts["spread"]["outside_ms"] == [0, 0.5]
+    assert parts["spread"]["host_gap_ms"] == [3.5, 4]
+    assert abs(parts["sum_residual"]) < 1e-9
 
 
 # ---- made-up traces: names of annotations by release, many GPUs, CPUs
@@ -208,6 +228,7 @@ def test_parts_add_up_whatever_the_times_are(times: list[tuple[float, ...]]) -> 
         clock = start + draft
     parts = cycle_parts(trace_of(events))
     assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
+    assert parts["outside_ms"] == pytest.approx(0, abs=1e-6)
     assert parts["n"] == len(times) - 1
 
 
@@ -265,3 +286,14 @@ def test_a_trace_without_a_whole_cycle_is_refused() -> None:
         cycle_parts(trace_of(cycles("step[VERIFY bs=1]", None, n=1)))
     with pytest.raises(UserError, match="no target forward"):
         allreduce(trace_of([annotation("draft", 0, 1)]))
+
+
+@pytest.mark.parametrize(("trace", "fused", "plain"), [("unfused-tp2", 0, 97), ("fused-tp2", 95, 2)])
+def test_two_gpus_reduce_twice_a_layer_and_once_for_the_embedding(trace: str, fused: int, plain: int) -> None:
+    # 48 layers of a mixture of experts; what follows the embedding and the last layer can't be fused with a norm
+    window = read_trace(H200 / f"{trace}.trace.json.gz")
+    found = allreduce(window)
+    assert found["count"] == 2 * 48 + 1
+    per_forward = {is_fused(name): count / found["n"] for name, count in found["kernels"].items()}
+    assert (per_forward.get(True, 0), per_forward[False]) == (fused, plain)
+    assert bool(fused_kernels(window)) == bool(fused)

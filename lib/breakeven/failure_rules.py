@@ -68,6 +68,7 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         r"(exit(ed)?( with)?( code)?|exitcode|died with( code)?|terminated with( code)?|return ?code)\s*[:=]?\s*"
         r"(-9|137)\b"
+        r"|unexpectedly failed with an exit code 9\b"  # 0.4 prints the raw status: 9 is the signal, 256 exit code 1
         r"|due to time limit|\bsigkill\b|killed by signal|signal 9\b|^killed$|: killed$|\bkilled +(python|sglang)",
         "SIGKILL leaves no reason in the log: usually the out-of-memory killer (dmesg -T | grep -i oom; container "
         "limits), else a job scheduler or a person.",
@@ -76,7 +77,7 @@ RULES: tuple[Rule, ...] = (
         "killed",
         SYMPTOM,
         r"(exit(ed)?( with)?( code)?|exitcode|died with( code)?|terminated with( code)?|return ?code)\s*[:=]?\s*"
-        r"(-11|139|-6|134)\b"
+        r"(-11|139|-6|134)\b|unexpectedly failed with an exit code (6|11)\b"
         r"|segmentation fault|segfault|\bsigsegv\b|\bsigabrt\b|fatal python error: aborted|aborted \(core",
         "A native crash, not a Python error: look at the C++ frames above it; check package versions "
         "(torch, sglang-kernel, flashinfer) and rerun with CUDA_LAUNCH_BLOCKING=1.",
@@ -86,7 +87,10 @@ RULES: tuple[Rule, ...] = (
         "oom-at-load",
         CAUSE,
         r"not enough memory.*mem-fraction-static|not enough (gpu )?memory (for|to (hold|allocate)) the kv"
-        r"|memory pool size is too small|max_running_requests? is zero|state cache is too small",
+        r"|memory pool size is too small|max_running_requests? is zero|state cache is too small"
+        r"|max_total_num_tokens ?(<=?|is|=) ?-?0\b|no available memory for the cache blocks"
+        r"|free memory on device.*less than desired"
+        r"|larger than the (available kv cache memory|maximum number of tokens)",
         "After the weights nothing is left for the KV pool: raise --mem-fraction-static if the GPU is otherwise empty, "
         "else more GPUs (--tp), a smaller or quantised model or drafter.",
     ),
@@ -133,7 +137,9 @@ RULES: tuple[Rule, ...] = (
         r"|(requires?|only supported on|is only supported|only (runs|works) on) .{0,40}"
         r"(\bsm_?\d{2,3}|hopper|blackwell|compute capability)"
         r"|(not supported|unsupported) (on|for) .{0,30}(\bsm_?\d{2,3}|compute capability|this gpu|your gpu)"
-        r"|compute capability .{0,40}(not supported|unsupported|too low|or higher)",
+        r"|compute capability .{0,40}(not supported|unsupported|too low|or higher)"
+        r"|only supports? (nvidia )?(ampere|ada|hopper|blackwell|sm_?\d)|only compiled for sm_?\d"
+        r"|not supported (on|for|in) (this|the current|cuda) arch",
         "A kernel of the chosen backend was not built for this GPU: choose another --attention-backend, "
         "--sampling-backend or quantisation, or versions that have it (see `breakeven gates`).",
     ),
@@ -174,7 +180,8 @@ RULES: tuple[Rule, ...] = (
         r"|cuda_home (environment variable )?is not set|:/[\w/.-]*bin/nvcc|unsupported gpu architecture 'compute_"
         r"|ptxas (fatal|error)|nvcc fatal|failed to find c compiler|(gcc|g\+\+|ninja|cc1plus)(: | is )?not found"
         r"|/ld: cannot find -l|--gpu-architecture|no such file or directory: '(ninja|gcc|g\+\+|c\+\+|cc)'"
-        r"|fatal error: [\w/.]+\.(h|cuh|hpp): no such file",
+        r"|fatal error: [\w/.]+\.(h|cuh|hpp): no such file|ninja is required|nvcc compilation failed"
+        r"|(nvcc|cuda)\b.{0,40}\btoo old|requires cuda (toolkit )?>?=? ?\d|detected cuda version.*mismatches",
         "A kernel is compiled on first use and the compiler was not found or is too old: FlashInfer looks at "
         "CUDA_HOME, not PATH (and a leading colon in it breaks it); set CUDA_HOME to a toolkit that knows this GPU.",
     ),
@@ -202,8 +209,14 @@ RULES: tuple[Rule, ...] = (
         "package-skew",
         ERROR,
         r"modulenotfounderror: |python[\d.]*: no module named|: command not found|importerror: "
-        r"|attributeerror: module '|typeerror: .*unexpected keyword argument",
+        r"|attributeerror: module '|typeerror: .*(unexpected keyword argument|required positional argument)",
         "A package or program is missing or of another version than this SGLang expects: pip check.",
+    ),
+    _rule(
+        "disk-full",
+        CAUSE,
+        r"no space left on device|enospc|errno 28\b|disk quota exceeded",
+        "Free space on the disk that is named (models, ~/.cache, /tmp), or point HF_HOME and TMPDIR elsewhere.",
     ),
     # --- wrong settings: known before loading weights, most specific first
     _rule(
@@ -217,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "config",
         CAUSE,
-        r"unknown speculative algorithm|invalid speculative algorithm",
+        r"unknown speculative algorithm|invalid speculative algorithm|is not a valid speculativealgorithm",
         "This release has no such speculative algorithm (there is none called MTP: built-in heads are NEXTN).",
     ),
     _rule(
@@ -267,8 +280,8 @@ RULES: tuple[Rule, ...] = (
         r"|huggingface\.co.*max retries|max retries.*huggingface\.co"
         r"|couldn't connect to 'https?://|couldn't connect to the hub|localentrynotfound|offlinemodeisenabled"
         r"|cannot find (any )?(model|weights|the (requested )?files)|no such file or directory: '[^']*(config\.json|"
-        r"safetensors|tokenizer|\.gguf|\.bin)'|(model|draft|tokenizer)[ _]path.*(not exist|not found)"
-        r"|no \.?safetensors|unrecognized model in",
+        r"safetensors|tokenizer|\.gguf|\.bin)[^']*'|(model|draft|tokenizer)[ _]path.*(not exist|not found)"
+        r"|no \.?safetensors|unrecognized model in|error no file named",
         "The model or draft path is wrong, incomplete, gated or not downloaded: check it on the host that serves; "
         "offline hosts need the files in HF_HOME beforehand; gated ones a token in the environment.",
     ),
@@ -299,12 +312,6 @@ RULES: tuple[Rule, ...] = (
         "The address does not belong to this host or can't be resolved: check --host and --dist-init-addr.",
     ),
     # --- limits of the machine
-    _rule(
-        "disk-full",
-        CAUSE,
-        r"no space left on device|enospc|errno 28\b|disk quota exceeded",
-        "Free space on the disk that is named (models, ~/.cache, /tmp), or point HF_HOME and TMPDIR elsewhere.",
-    ),
     _rule(
         "permission",
         CAUSE,
@@ -338,7 +345,9 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         r"watchdog caught collective operation timeout|heartbeat.{0,40}timed? ?out"
         r"|collective.{0,40}timed? ?out|diststoreerror"
-        r"|timed out after \d+ ?(seconds|ms).{0,40}(waiting for|clients|store)|gloo.{0,60}timed? ?out",
+        r"|timed out after \d+ ?(seconds|ms).{0,40}(waiting for|clients|store)|gloo.{0,60}timed? ?out"
+        r"|gloo connectfullmesh failed|rendezvous.{0,40}(failed|timed? ?out)"
+        r"|distnetworkerror: .*(failed to connect|connection (refused|reset)|timed? ?out)",
         "A rank did not arrive: look for the rank that is behind (its log, py-spy dump), then at the network "
         "(NCCL_SOCKET_IFNAME, --dist-init-addr, firewall).",
     ),
@@ -372,7 +381,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "config",
         ERROR,
-        r"(valueerror|assertionerror|notimplementederror): .*"
+        r"validation errors? for \w*(config|args)\b|(valueerror|assertionerror|notimplementederror): .*"
         r"(--[a-z][a-z0-9]*-|--(tp|dp|pp|ep)\b|\bspeculative_\w)",
         "SGLang refuses this combination of settings; the line says which.",
     ),
@@ -429,7 +438,8 @@ JUDGED_WORDS = (
 BENIGN = re.compile(
     r"ignore import error|fail to set rlimit|gpugetdevicecount failed"
     r"|(user|future|deprecation|runtime|resource|import)warning:"
-    r"|\bnccl (info|trace|version)|avoid out[- ]of[- ]memory|trying port|is in use\. waiting|retract requests"
+    r"|\bnccl (info|trace)|^(?!.*error).*\bnccl version|avoid out[- ]of[- ]memory|trying port|is in use\. waiting"
+    r"|retract requests"
     r"|out of memory happened"
     r"|^\W*(possible (solutions|suggestions)|\d\. (set|disable)|open an issue on github|suggestions?:)"
     # a request that was refused
@@ -475,11 +485,11 @@ def flags(version: tuple[int, ...] | None) -> dict[str, str]:
     enforce = "--enforce-disable-flashinfer-allreduce-fusion switches it off"
     if version is None:
         return {
-            "graph_max": f"{old_max}, from 0.5.15 {new_max}",
-            "graph_off": f"{old_off}, from 0.5.15 {new_off}",
+            "graph_max": f"{old_max}, from 0.5.14 {new_max}",
+            "graph_off": f"{old_off}, from 0.5.14 {new_off}",
             "fusion_off": f"{enforce} from 0.5.10, before that {no_flag}",
         }
-    renamed = version >= (0, 5, 15)
+    renamed = version >= (0, 5, 14)
     return {
         "graph_max": new_max if renamed else old_max,
         "graph_off": new_off if renamed else old_off,

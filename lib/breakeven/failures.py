@@ -37,10 +37,12 @@ _EXCEPTION = re.compile(
     r"|fatal python error|terminate called|assertion .* failed|^\W*error:",
     re.IGNORECASE,
 )
-_AFTERMATH = re.compile(
+_NO_ERROR = re.compile(  # what follows on an end, or only announces an error
     r"\b(CancelledError|KeyboardInterrupt|SystemExit|BrokenPipeError|EOFError|ConnectionResetError|ProcessExit)\b"
+    r"|Traceback \(most recent call last\):$"
 )
 _FRAME = re.compile(r'  File "[^"]+", line \d+')
+_RAISES = re.compile(r"^\W*raise [A-Za-z_][\w.]*(\(|$)")
 _NCCL_WARN = re.compile(r"NCCL WARN\s*(.*)")
 _GRAPH_PHASE = re.compile(r"capture\b.*\bgraph\b.*\b(begin|end)\b", re.IGNORECASE)
 _CAPTURING = re.compile(r"capturing batches|graph_runner\.py|capture cuda graph failed", re.IGNORECASE)
@@ -147,6 +149,8 @@ class Classifier:
         if frame := _FRAME.search(text):
             self._frame_column = frame.start()
             return True
+        if _RAISES.search(text):  # its frame may have been cut off, or stand in another stream
+            return True
         if self._frame_column is None:
             return False
         if text[self._frame_column :].startswith("    "):
@@ -226,7 +230,7 @@ class Classifier:
             candidate = Candidate(rule, self._class_now(rule, number, text), seen)
             if fate.best is None or candidate.order < fate.best.order:
                 fate.best = candidate
-        if (rule is None or rule.level > CONSEQUENCE) and _EXCEPTION.search(text) and not _AFTERMATH.search(text):
+        if (rule is None or rule.level > CONSEQUENCE) and _EXCEPTION.search(text) and not _NO_ERROR.search(text):
             fate.last_error = seen
 
     def _rank_of(self, text: str) -> str | None:

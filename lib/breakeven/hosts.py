@@ -1,13 +1,15 @@
 """Where the server runs: files, commands, background processes and ports of one machine, behind one interface.
 
-``Local`` is this machine. Whatever reads or launches takes a ``Host``, so that another machine is another ``Host``.
+``Local`` is this machine, ``remote.Remote`` another one. Whatever reads or launches takes a ``Host``.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -49,6 +51,36 @@ class Host(Protocol):
 
     name: str
 
+    @property
+    def reconnects(self) -> int:
+        """How often the connection to it has dropped and was made again."""
+
+    @property
+    def library(self) -> Path:
+        """The folder that holds this package there."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter that runs this package there: SGLang's, on another machine."""
+
+    def environ(self) -> dict[str, str]:
+        """The environment that a command has there if nothing else is said."""
+
+    def cores(self) -> int:
+        """The processors that a process may use there."""
+
+    def place(self, path: Path) -> Path:
+        """Where it keeps what belongs at ``path`` of this machine's run folder, until ``bring``."""
+
+    def bring(self, path: Path) -> None:
+        """Copy what it keeps for ``path``, a file or a folder of files, to this machine; nothing there is no error."""
+
+    def ship(self, folder: Path) -> Path:
+        """The place there of a folder of this machine whose files do not change, sent if it is not there yet."""
+
+    def names(self, folder: Path) -> list[str]:
+        """Names of the files in a folder, sorted; none if there is no folder."""
+
     def read(self, path: Path, start: int = 0) -> bytes:
         """Content of a file from byte ``start`` on."""
 
@@ -72,6 +104,9 @@ class Host(Protocol):
     ) -> Background:
         """Start in the background, output to a log of bounded size. It does not outlive this process."""
 
+    def end_leftover(self, record_path: Path) -> str | None:
+        """End what an earlier run of this suite started there and left, by its record; in words, None if nothing."""
+
     def free_ports(self, count: int) -> list[int]:
         """Ports that nothing listens on, each given once by this process."""
 
@@ -86,9 +121,30 @@ class Local:
     """This machine."""
 
     name = "local"
+    reconnects = 0
+    python = sys.executable
+    library = Path(__file__).parents[1]
 
     def __init__(self) -> None:
         self._given_ports: set[int] = set()
+
+    def environ(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def cores(self) -> int:
+        return len(os.sched_getaffinity(0))
+
+    def place(self, path: Path) -> Path:
+        return path
+
+    def bring(self, path: Path) -> None:
+        """It is there already."""
+
+    def ship(self, folder: Path) -> Path:
+        return folder
+
+    def names(self, folder: Path) -> list[str]:
+        return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
 
     def read(self, path: Path, start: int = 0) -> bytes:
         with path.open("rb") as file:
@@ -128,6 +184,10 @@ class Local:
         self, command: Sequence[str], *, env: Mapping[str, str], log_path: Path, record_path: Path | None = None
     ) -> processes.Supervised:
         return processes.start(command, env=env, log_path=log_path, record_path=record_path)
+
+    def end_leftover(self, record_path: Path) -> str | None:
+        ended = processes.end_leftover(record_path)
+        return f"{len(ended)} processes" if ended else None
 
     def free_ports(self, count: int) -> list[int]:
         # A server binds its ports a minute after they are chosen. Below the ephemeral range the kernel gives them to

@@ -1,24 +1,26 @@
-"""From a run's settings to a server: model, engine, command, environment; and notebook 03's proof that it starts."""
+"""From a run's settings to a server: host, model, engine, command, environment."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-import shlex
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from breakeven import artifacts, processes, server, show, telemetry, workload
+from breakeven import attach, preflight, server, workload
 from breakeven.config import ServingSettings
+from breakeven.design import BASELINE, Arm, Variant
 from breakeven.embedded import engine, model
 from breakeven.errors import UserError
+from breakeven.gpu_checks import Finding
+from breakeven.hosts import LOCAL, Host
 from breakeven.machine import gpus
+from breakeven.reach import open_host, tokenizer_folder
 
 Say = Callable[[str], None]
+PLAIN = Arm(BASELINE, None)
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class Serving:
 
     settings: ServingSettings
     run_dir: Path
+    host: Host
     model_path: Path
+    """The model's folder on the host."""
     environment: Mapping[str, str]
     engine_flags: tuple[str, ...]
     encode: Callable[[str], list[int]]
@@ -35,58 +39,102 @@ class Serving:
     @classmethod
     def prepare(cls, settings: ServingSettings, run_dir: Path, say: Say = print) -> Serving:
         """Find or make the model, choose the engine. Raises UserError in one line when either can't be had."""
-        if importlib.util.find_spec("sglang") is None:
+        if settings.host.startswith(attach.PREFIX):
+            return cls(settings, run_dir, LOCAL, *_attached(settings))
+        if settings.host == "local" and settings.python == "auto" and importlib.util.find_spec("sglang") is None:
             raise UserError(
                 "SGLang is not installed for this Python; run `make setup`, or choose its kernel in Jupyter"
             )
-        embedded = settings.engine == "embedded" or (settings.engine == "auto" and not gpus())
-        model_path = model.ensure_model(progress=say) if settings.model == "embedded" else Path(settings.model)
-        if not (model_path / "config.json").is_file():
-            raise UserError(f"model: {model_path} holds no config.json; give a model's folder, or embedded")
-        environment = engine.server_environment(os.environ) if embedded else dict(os.environ)
-        if settings.use_overlay:
-            overlay = run_dir / "overlay"
-            if not overlay.is_dir():
-                raise UserError(f"use_overlay: {overlay} does not exist; run notebook 02 on this run_dir first")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(overlay), environment.get("PYTHONPATH")]))
+        host = open_host(settings)
+        embedded = settings.engine == "embedded" or (settings.engine == "auto" and not gpus(host))
+        model_path = Path(settings.model)
+        if settings.model == "embedded":
+            shipped = model.ensure_model(progress=say)
+            model_path = host.ship(shipped)
+        readable = shipped if settings.model == "embedded" else tokenizer_folder(host, model_path, run_dir)
+        environment = _embedded_environment(host) if embedded else host.environ()
         flags = tuple(engine.server_flags()) if embedded else ()
-        return cls(settings, run_dir, model_path, environment, flags, workload.chat_encoder(model_path))
+        return cls(settings, run_dir, host, model_path, environment, flags, workload.chat_encoder(readable))
 
-    def spec(self, drafter: server.Drafter | None = None) -> server.LaunchSpec:
-        """The launch of one cell; the limits are the same in every arm."""
+    def spec(self, arm: Arm = PLAIN) -> server.LaunchSpec:
+        """The launch of one arm; the limits are the same in every arm."""
+        variant = arm.variant
         return server.LaunchSpec(
-            python=sys.executable,
+            python=self.host.python if self.settings.python == "auto" else self.settings.python,
             model_path=str(self.model_path),
-            drafter=resolve_drafter(drafter),
+            drafter=resolve_drafter(arm.drafter, self.host),
             tp=self.settings.tp,
             dtype=self.settings.dtype,
             context_length=self.settings.context_length,
             max_running_requests=self.settings.max_running_requests,
+            fusion=variant.fusion,
             extra={"enable_metrics": True},  # without it a request's meta has no time of the prefill's end
             defaults=self.engine_flags,
-            flags=tuple(self.settings.server_flags),
-            env=self.settings.server_env,
+            flags=(*self.settings.server_flags, *variant.flags),
+            env=self.variables_of(arm),
+            # another machine's prefix stands before its attendant, which starts the server within it
+            prefix=tuple(self.settings.command_prefix) if self.host is LOCAL else (),
         )
 
-    def launch(self, name: str, drafter: server.Drafter | None = None, say: Say = print) -> server.Server:
-        """A ready server; use it in a ``with`` block. Raises UserError or server.LaunchFailure."""
+    def launch(self, name: str, arm: Arm = PLAIN, say: Say = print) -> server.Server:
+        """A ready server; use it in a ``with`` block. Raises UserError or server.LaunchFailure.
+
+        One that is attached to is what it is, whatever the arm.
+        """
+        if self.settings.host.startswith(attach.PREFIX):
+            return attach.attach(self.settings.host.removeprefix(attach.PREFIX), self.log_path(name))
         return server.launch(
-            self.spec(drafter),
+            self.spec(arm),
             self.log_path(name),
-            engine_env=self.environment,
+            engine_env=self.environment_of(arm.variant),
             ready_timeout_s=self.settings.ready_timeout_s,
             on_progress=say,
-            record_path=self.run_dir / "logs" / f"{name}.pid.json",
+            record_path=self.run_dir / "logs" / f"{_file_name(name)}.pid.json",
+            host=self.host,
         )
+
+    def preflight(self, arms: Sequence[Arm] = (PLAIN,)) -> list[Finding]:
+        """What can be told of launching these arms before anything is loaded. Raises OSError, UserError."""
+        if self.settings.host.startswith(attach.PREFIX):
+            return []
+        drafters = [resolve_drafter(arm.drafter, self.host) for arm in arms]
+        return preflight.check(self.host, self.spec(), self.environment, drafters)
+
+    def variables_of(self, arm: Arm) -> dict[str, str]:
+        """The variables that the parameters set for an arm's server: the suite's, the variant's, the drafter's."""
+        return {**self.settings.server_env, **arm.variant.env, **arm.env}
+
+    def own_variables(self, arm: Arm) -> dict[str, str]:
+        """What a shell has to set to launch the arm's server as the suite does: the engine's variables and these."""
+        shell, wanted = self.host.environ(), self.environment_of(arm.variant)
+        return {name: value for name, value in wanted.items() if shell.get(name) != value} | self.variables_of(arm)
+
+    def environment_of(self, variant: Variant) -> dict[str, str]:
+        """The server's environment, the overlay of notebook 02 first where it is wanted.
+
+        Raises UserError when there is none.
+        """
+        environment = dict(self.environment)
+        if self.settings.use_overlay or variant.use_overlay:
+            overlay = self.run_dir / "overlay"
+            if not overlay.is_dir():
+                raise UserError(f"use_overlay: {overlay} does not exist; run notebook 02 on this run_dir first")
+            there = str(self.host.ship(overlay))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [there, environment.get("PYTHONPATH")]))
+        return environment
 
     def log_path(self, name: str) -> Path:
         """Where a launch's log stands in the run folder."""
         folder = self.run_dir / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log"
+        return folder / f"{_file_name(name)}.log"
 
 
-def resolve_drafter(drafter: server.Drafter | None) -> server.Drafter | None:
+def _file_name(launch: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", launch)
+
+
+def resolve_drafter(drafter: server.Drafter | None, host: Host = LOCAL) -> server.Drafter | None:
     """``model: embedded`` stands for the shipped EAGLE-3 head, or for the target itself with STANDALONE."""
     if drafter is None or drafter.model != "embedded":
         return drafter
@@ -96,64 +144,36 @@ def resolve_drafter(drafter: server.Drafter | None) -> server.Drafter | None:
         folder = ensure_drafter()
     else:
         folder = model.ensure_model()
-    return server.Drafter(**{**vars(drafter), "model": str(folder)})
+    return server.Drafter(**{**vars(drafter), "model": str(host.ship(folder))})
 
 
-def end_leftovers(run_dir: Path, say: Say = print) -> None:
+def _embedded_environment(host: Host) -> dict[str, str]:
+    """The embedded engine's environment on a host; another machine has its files in a copy of the library."""
+    if host is LOCAL:
+        return engine.server_environment(os.environ)
+    base = host.environ()
+    threads = int(base.get("OMP_NUM_THREADS") or min(host.cores(), engine.MOST_THREADS))
+    there = host.library / engine.SITE.relative_to(LOCAL.library)
+    path = engine.server_environment(base, threads)["PYTHONPATH"].replace(str(engine.SITE), f"{there}:{host.library}")
+    return {**engine.server_environment(base, threads), "PYTHONPATH": path}
+
+
+def _attached(settings: ServingSettings) -> tuple[Path, Mapping[str, str], tuple[str, ...], Callable[[str], list[int]]]:
+    """Model, environment, flags and encoder for a server that runs: its own model, read where it is named or lies."""
+    running = attach.look_at(settings.host.removeprefix(attach.PREFIX))
+    named = settings.model != "embedded"
+    folder = Path(settings.model if named else str(running.effective["model_path"]))
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"model: the attached server's {folder} can't be read here; give a folder of this machine with its "
+            "tokenizer as model"
+        )
+    return folder, {}, (), workload.chat_encoder(folder)
+
+
+def end_leftovers(run_dir: Path, say: Say = print, host: Host = LOCAL) -> None:
     """End servers of this run folder that outlived a killed runner; those of a run in progress are left alone."""
     for record in sorted((run_dir / "logs").glob("*.pid.json")):
-        ended = processes.end_leftover(record)
+        ended = host.end_leftover(record)
         if ended:
-            say(f"ended {len(ended)} processes of {record.name.removesuffix('.pid.json')}, left by an earlier run")
-
-
-def prove(settings: ServingSettings, run_dir: Path, say: Say = print) -> dict[str, Any]:
-    """Launch once without speculation, generate, stop; writes ``server.json`` whether that went well or badly.
-
-    Returns what it wrote. Raises server.LaunchFailure, after writing its class and advice, when the server did not
-    come up.
-    """
-    serving = Serving.prepare(settings, run_dir, say)
-    end_leftovers(run_dir, say)
-    try:
-        with serving.launch("launch-proof", say=say) as running:
-            effective = telemetry.server_settings(running.info())
-        record = running.record() | {
-            "effective": effective,
-            "command_line": shlex.join(running.command),
-            "stop_s": running.stop_seconds,
-            "ready_s": round(sum(running.startup_s.values()), 1),
-        }
-    except server.LaunchFailure as failure:
-        artifacts.write_json(run_dir / "server.json", failure.record())
-        raise
-    artifacts.write_json(run_dir / "server.json", record)
-    return record
-
-
-def in_words(record: Mapping[str, Any]) -> str:
-    """What the launch showed, in one paragraph of Markdown."""
-    generation = record["readiness"]["generation"]
-    return (
-        f"SGLang {record['sglang_version']} was ready after **{record['ready_s']:.0f} s** and generated "
-        f"{generation['tokens']} tokens: “{show.plain(generation['text'].strip())}”. It was stopped again in "
-        f"{record['stop_s']:.1f} s."
-    )
-
-
-def findings(record: Mapping[str, Any]) -> list[str]:
-    """The findings of notebook 03 in words."""
-    startup = record["startup_s"]
-    longest = max(startup, key=lambda phase: startup[phase])
-    requested, effective = record["requested"], record["effective"]
-    sentences = [
-        f"The server starts on this machine in {record['ready_s']:.0f} s; the longest phase is *{longest}* with "
-        f"{startup[longest]:.0f} s. A sweep pays this once per launch."
-    ]
-    for name in ("max_running_requests", "context_length", "tp", "dtype"):
-        asked, got = requested.get(name), effective.get(name)
-        if asked is not None and got is not None and str(asked) != str(got):
-            sentences.append(f"Asked for {name} {show.plain(asked)}, got {show.plain(got)}.")
-    if len(sentences) == 1:
-        sentences.append("Every limit that was asked for is in effect.")
-    return sentences
+            say(f"ended {ended} of {record.name.removesuffix('.pid.json')}, left by an earlier run")

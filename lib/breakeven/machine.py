@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
-import shutil
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("sglang", "sglang-kernel", "flashinfer-python", "torch", "transformers", "papermill", "breakeven")
-
-_ARCH_OF_CAPABILITY = {
-    "8.0": "sm80",
-    "8.6": "sm86",
-    "8.9": "sm89",
-    "9.0": "sm90",
-    "10.0": "sm100",
-    "10.3": "sm103",
-    "11.0": "sm110",
-    "12.0": "sm120",
-    "12.1": "sm121",
-}
+from breakeven.gates.archs import name_of
+from breakeven.hosts import LOCAL, Host
+from breakeven.inventory import inventory
 
 
-def describe(root: Path) -> dict[str, Any]:
-    """Host, processor, GPUs, package versions and git commit of the project at ``root``."""
-    return {
-        "host": platform.node(),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": gpus(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "git_commit": _git_commit(root),
-    }
+def describe(root: Path, host: Host = LOCAL) -> dict[str, Any]:
+    """The host's processor, GPUs and package versions, and the git commit of the project at ``root``.
+
+    Raises OSError when another machine does not answer.
+    """
+    about = inventory() if host is LOCAL else _inventory_of(host)
+    return {**about, "gpus": gpus(host), "git_commit": _git_commit(root)}
+
+
+def _inventory_of(host: Host) -> dict[str, Any]:
+    done = host.run([host.python, str(host.library / "breakeven" / "inventory.py")], timeout_s=60)
+    if done.exit_code:
+        raise OSError(f"{host.name}: {host.python} can't say what it has: {done.stderr.strip()[-200:]}")
+    return dict(json.loads(done.stdout))
 
 
 def fingerprint(environment: dict[str, Any]) -> dict[str, Any]:
@@ -45,50 +33,39 @@ def fingerprint(environment: dict[str, Any]) -> dict[str, Any]:
     return {key: environment.get(key) for key in ("host", "cpu", "cores", "gpus", "packages")}
 
 
-def gpus() -> list[dict[str, str]]:
+def gpus(host: Host = LOCAL) -> list[dict[str, str]]:
     """One row per NVIDIA GPU (name, architecture, driver, memory); empty where there is none or no driver."""
-    if not shutil.which("nvidia-smi"):
-        return []
     query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version,memory.total", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
+        done = host.run(query, timeout_s=30)
+    except ConnectionError:
+        raise
+    except OSError:  # no such program
         return []
-    rows = [[part.strip() for part in line.split(",")] for line in answer.splitlines() if line.count(",") == 3]
+    lines = [] if done.exit_code else done.stdout.splitlines()
+    rows = [[part.strip() for part in line.split(",")] for line in lines if line.count(",") == 3]
     return [
-        {
-            "name": name,
-            "arch": _ARCH_OF_CAPABILITY.get(cap, f"compute capability {cap}"),
-            "driver": driver,
-            "memory": mem,
-        }
-        for name, cap, driver, mem in rows
+        {"name": name, "arch": _arch(capability), "driver": driver, "memory": memory}
+        for name, capability, driver, memory in rows
     ]
 
 
-def arch_to_judge(asked: str) -> tuple[str, str]:
+def _arch(capability: str) -> str:
+    """``12.0`` as nvidia-smi says it to ``sm120``."""
+    major, dot, minor = capability.partition(".")
+    known = dot and major.isdigit() and minor.isdigit()
+    return name_of(int(major), int(minor)) if known else f"compute capability {capability}"
+
+
+def arch_to_judge(asked: str, host: Host = LOCAL) -> tuple[str, str]:
     """The architecture that the gates are judged for, and why that one: ``auto`` takes the first GPU's."""
     if asked != "auto":
         return asked, "asked for"
-    found = gpus()
+    found = gpus(host)
     if found:
-        return found[0]["arch"], f"this machine's {found[0]['name']}"
+        whose = "this machine" if host is LOCAL else host.name
+        return found[0]["arch"], f"{whose}'s {found[0]['name']}"
     return "sm120", "no GPU here: judged for the RTX PRO 6000 and 5090"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _git_commit(root: Path) -> str | None:

@@ -22,11 +22,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from breakeven import supervise
+
+if TYPE_CHECKING:  # not in Python 3.10, in which this module runs on a server's side
+    from typing import Self
 
 LOG_LIMIT_BYTES = 64 << 20
 """A log is renamed to NAME.1 at this size, so that a server writes at most twice as much."""
@@ -124,7 +127,7 @@ class Supervised:
             with contextlib.suppress(psutil.Error, AttributeError):
                 counters = process.io_counters()
                 moved_mib += (counters.read_chars + counters.write_chars + counters.read_bytes) >> 20
-        return (frozenset(process.pid for process in members), moved_mib)
+        return (tuple(sorted(process.pid for process in members)), moved_mib)
 
     def unhealthy(self) -> list[str]:
         """Its processes that are stopped, or dead and not collected by their parent, in words."""
@@ -189,8 +192,8 @@ def start(
     marker = secrets.token_hex(8)
     scratch = Path(tempfile.mkdtemp(prefix="breakeven-"))  # short: SGLang puts sockets in it
     mine, theirs = socket.socketpair()
-    # -E and -P: the server's PYTHONPATH is not the supervisor's, and modules beside it must not hide the standard ones.
-    program = [sys.executable, "-E", "-P", supervise.__file__, "--parent", str(os.getpid())]
+    # -I: the server's PYTHONPATH is not the supervisor's, and modules beside it must not hide the standard ones.
+    program = [sys.executable, "-I", supervise.__file__, "--parent", str(os.getpid())]
     program += ["--lifeline", str(theirs.fileno()), "--grace", str(grace_s)]
     program += ["--log", str(log_path.absolute()), "--log-limit", str(log_limit_bytes)]
     program += ["--scratch", str(scratch)]
@@ -237,8 +240,7 @@ def end_leftover(record_path: Path) -> list[int]:
         record = json.loads(record_path.read_text())
     except (OSError, ValueError):
         return []
-    starter = _living(record.get("starter"))
-    if starter and starter.pid != os.getpid():
+    if of_a_run_in_progress(record) or "marker" not in record:  # without one it tells of another machine
         return []
     leftover = {process.pid: process for process in marked(record["marker"])}
     for role in ("keeper", "warden", "server"):
@@ -251,6 +253,12 @@ def end_leftover(record_path: Path) -> list[int]:
     shutil.rmtree(record["scratch"], ignore_errors=True)
     record_path.unlink(missing_ok=True)
     return sorted(leftover)
+
+
+def of_a_run_in_progress(record: dict[str, Any]) -> bool:
+    """Whether the process that wrote a record as its ``starter`` still runs, and is not this one."""
+    starter = _living(record.get("starter"))
+    return starter is not None and starter.pid != os.getpid()
 
 
 def _living(recorded: dict[str, Any] | None) -> psutil.Process | None:

@@ -8,47 +8,114 @@ from typing import Any
 
 import httpx
 
-from breakeven import readiness, traces
+from breakeven import readiness, telemetry, traces
 from breakeven.errors import UserError, one_line
+from breakeven.hosts import LOCAL, Host
 from breakeven.workload import Client, Prompt, RequestFailed, ServerGone
 
 TRACE_TIMEOUT_S = 60.0
 STOPS_BY_ITSELF_S = 5.0
+HOST_WINDOWS = 3
+"""The host's window is longer: it is a mean, and its file is small."""
 _NAMES = {"draft_ms": "draft", "verify_ms": "verify", "draft_extend_ms": "draft extend", "other_ms": "other"}
 
 
-def cycle_shares(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path) -> dict[str, Any]:
+def cycle_shares(
+    base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host = LOCAL
+) -> dict[str, Any]:
     """Trace ``steps`` forward passes of one request (its prefill is the first) and split the cycle into its parts.
 
-    Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "n", "trace"}}``; shares of the *traced* cycle, because
-    a profiler slows the host down. A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the
-    split, not the measurement. With ``steps`` 0 nothing is traced.
+    Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "host_gap_ms", "n", "device", "work_ms", "sum_residual",
+    "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording a GPU's kernels stretches the cycle
+    (by 1.01 to 2.2 on an H200) and leaves the host slower, so that a window of the host alone goes before it there:
+    ``cycle_ms`` is its, the parts are the device's work, and ``host_gap_ms`` what that leaves. On a CPU, and where the
+    host's window shows no cycle (``host_window`` says why), shares and cycle are those of the one full window.
+
+    A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
+    ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
     """
     if not steps:
         return {}
-    folder.mkdir(parents=True, exist_ok=True)
+    host_window: dict[str, Any] = {}
     try:
-        trace_path = _trace(base_url, client, prompt, steps, folder)
-        parts = traces.cycle_parts(traces.read_trace(trace_path))
-    except (httpx.HTTPError, ServerGone, RequestFailed, UserError, TimeoutError) as error:
-        return {"profile": {"error": f"{type(error).__name__}: {one_line(error)}"}}
-    names = _NAMES if parts["speculative"] else {**_NAMES, "verify_ms": "target forward"}
-    shares = {name: parts[key] / parts["cycle_ms"] for key, name in names.items() if parts[key]}
-    return {
-        "profile": {
-            "shares": shares,
-            "cycle_ms": parts["cycle_ms"],
-            "n": parts["n"],
-            "trace": str(trace_path.relative_to(folder.parent.parent)),
-        }
+        if _on_gpu(base_url):
+            host_window = _host_window(base_url, client, prompt, HOST_WINDOWS * steps, folder / "host", host)
+        trace_path = _trace(base_url, client, prompt, steps, folder, host, ["CPU", "GPU"])
+        trace = traces.read_trace(trace_path)
+        parts = traces.cycle_parts(trace)
+    except _NOT_TRACED as error:
+        return {"profile": {"error": _why(error)}}
+    profile = _as_traced(parts) | {
+        "n": parts["n"],
+        "device": parts["device"],
+        "work_ms": parts["work_ms"],
+        "sum_residual": parts["sum_residual"],
+        "traced_cycle_ms": parts["cycle_ms"],
+        "allreduce": traces.allreduce(trace),
+        "fused": traces.fused_kernels(trace),
+        "trace": str(trace_path.relative_to(folder.parent.parent)),
     }
+    if "cycle_ms" in host_window:
+        profile |= _unstretched(parts, host_window)
+    elif "why" in host_window:
+        profile["host_window"] = host_window["why"]
+    return {"profile": profile}
 
 
-def _trace(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path) -> Path:
+def _on_gpu(base_url: str) -> bool:
+    with readiness.client(base_url, timeout_s=TRACE_TIMEOUT_S) as http:
+        answer = http.get("/server_info")
+        if answer.status_code == 404:  # before 0.5.6
+            answer = http.get("/get_server_info")
+        return telemetry.server_settings(answer.raise_for_status().json())["device"] == "cuda"
+
+
+def _host_window(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host) -> dict[str, Any]:
+    """``traces.host_cycle`` of a window without the device's side, or ``why`` there is none."""
+    try:
+        alone = _trace(base_url, client, prompt, steps, folder, host, ["CPU"])
+        return traces.host_cycle(traces.read_trace(alone))
+    except _NOT_TRACED as error:
+        return {"why": _why(error)}
+
+
+_NOT_TRACED = (httpx.HTTPError, ServerGone, RequestFailed, UserError, TimeoutError)
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
+def _names(parts: dict[str, Any]) -> dict[str, str]:
+    return _NAMES if parts["speculative"] else {**_NAMES, "verify_ms": "target forward"}
+
+
+def _as_traced(parts: dict[str, Any]) -> dict[str, Any]:
+    """Shares of the traced cycle itself."""
+    shares = {name: parts[key] / parts["cycle_ms"] for key, name in _names(parts).items() if parts[key]}
+    return {"shares": shares, "cycle_ms": parts["cycle_ms"], "host_gap_ms": parts["host_gap_ms"]}
+
+
+def _unstretched(parts: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
+    """Shares of the host window's cycle: the device's work in each part, and what is left."""
+    cycle_ms, work = host["cycle_ms"], parts["work_ms"]
+    names = {"draft": "draft", "draft_extend": "draft extend"}
+    names["verify" if parts["speculative"] else "decode"] = _names(parts)["verify_ms"]
+    shares = {name: work[kind]["all"] / cycle_ms for kind, name in names.items() if kind in work}
+    shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+    gap_ms = max(0.0, shares["other"] * cycle_ms - parts["outside_ms"])
+    return {"shares": shares, "cycle_ms": cycle_ms, "host_gap_ms": gap_ms, "host_window": host["n"]}
+
+
+def _trace(
+    base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host, activities: list[str]
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    there = host.place(folder)
     options = {
-        "output_dir": str(folder),
+        "output_dir": str(there),
         "num_steps": steps,
-        "activities": ["CPU", "GPU"],
+        "activities": activities,
         "with_stack": False,
         "record_shapes": False,
     }
@@ -56,31 +123,33 @@ def _trace(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Pa
         http.post("/start_profile", json=options).raise_for_status()
         client.generate(prompt, baseline=True)
         deadline = time.monotonic() + TRACE_TIMEOUT_S
-        if not _appears(folder, time.monotonic() + STOPS_BY_ITSELF_S):
+        if not _appears(host, there, time.monotonic() + STOPS_BY_ITSELF_S):
             http.post("/stop_profile").raise_for_status()  # the answer was shorter than the window
-    if not _appears(folder, deadline):
-        raise TimeoutError(f"no trace appeared in {folder.name} within {TRACE_TIMEOUT_S:.0f} s")
-    return _complete(_found(folder)[0], deadline)
+    if not _appears(host, there, deadline):
+        raise TimeoutError(f"no trace appeared in {there} of {host.name} within {TRACE_TIMEOUT_S:.0f} s")
+    name = _complete(host, there, deadline)
+    host.bring(folder)
+    return folder / name
 
 
-def _found(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.trace.json.gz"))
+def _found(host: Host, folder: Path) -> list[str]:
+    return [name for name in host.names(folder) if name.endswith(".trace.json.gz")]
 
 
-def _appears(folder: Path, deadline: float) -> bool:
-    while not _found(folder):
+def _appears(host: Host, folder: Path, deadline: float) -> bool:
+    while not _found(host, folder):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.2)
     return True
 
 
-def _complete(path: Path, deadline: float) -> Path:
-    """Wait until the file has stopped growing: the server writes it after it appears."""
-    size = -1
-    while (now := path.stat().st_size) != size or not size:
+def _complete(host: Host, folder: Path, deadline: float) -> str:
+    """The trace's name, once its file has stopped growing: the server writes it after it appears."""
+    name, size = _found(host, folder)[0], -1
+    while (now := host.size(folder / name)) != size or not size:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{path.name} is still being written")
+            raise TimeoutError(f"{name} is still being written")
         size = now
         time.sleep(0.5)
-    return path
+    return name

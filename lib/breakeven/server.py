@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +16,7 @@ import httpx
 
 from breakeven import readiness, surroundings
 from breakeven.command import Drafter, LaunchSpec, build_command, effective_drafter
+from breakeven.errors import one_line
 from breakeven.failures import Failure, classify
 from breakeven.hosts import LOCAL, Background, Host
 from breakeven.telemetry import server_settings
@@ -32,6 +33,10 @@ _DYING_S = 5.0
 """Seconds in which SGLang's first process notices that another of its processes died, and ends."""
 _POLLED = '"GET /health'
 """In the log lines that this module's own questions cause: no sign of progress, and nothing to show."""
+_CONNECTION_ADVICE = (
+    "Requests under way when a connection drops are lost: measure this again (--resume). Out of reach, the server "
+    "there is ended by its lease."
+)
 _SECRET = re.compile(r"(^|_)(key|token|secret|password)$", re.IGNORECASE)
 
 
@@ -82,6 +87,7 @@ class Server:
         """Settings that the server reports once it is ready, in the names of ``telemetry.server_settings``."""
         self.stop_seconds: float | None = None
         self._host = host
+        self._reconnects = host.reconnects
         self._process = process
         self._forwarded = ExitStack()
         assert spec.port is not None
@@ -97,9 +103,19 @@ class Server:
         return self._process.alive()
 
     def failure(self, answer_within_s: float = 30.0) -> Failure | None:
-        """Why the server ended, or that it hangs; None while it runs and answers, and after ``stop``."""
+        """Why the server ended, or that it hangs; None while it runs and answers, and after ``stop``.
+
+        A server on another machine that runs and answers may be to blame for nothing, its connection for everything:
+        ``connection-lost``, said once.
+        """
         if self.stop_seconds is not None:
             return None
+        try:
+            return self._failure(answer_within_s) or self._dropped()
+        except ConnectionError as lost:
+            return connection_lost(one_line(lost))
+
+    def _failure(self, answer_within_s: float) -> Failure | None:
         deadline = time.monotonic() + answer_within_s
         while self._process.alive():
             left_s = max(deadline - time.monotonic(), 1)
@@ -109,8 +125,13 @@ class Server:
                 return self._hang(f"{readiness.GENERATING_HEALTH} has no answer within {answer_within_s:g} s")
             time.sleep(_POLL_S)  # a server that dies refuses connections before it is gone
         ending = self._process.wait(60)
-        lines = _log_lines(self._host, self.log_path)
-        found = classify(lines, sglang_version=self.sglang_version, exit_code=ending.exit_code, signal=ending.signal)
+        self._bring_log()
+        found = classify(
+            _log_lines(self.log_path),
+            sglang_version=self.sglang_version,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+        )
         return found or Failure("unknown", None, f"the server {ending}", f"Read {self.log_path.name} from its end.")
 
     def info(self) -> dict[str, Any]:
@@ -132,8 +153,17 @@ class Server:
         self._forwarded.close()
         if ending.left:
             raise RuntimeError(f"server processes {list(ending.left)} survive SIGKILL: stuck in the driver, as a rule")
+        with contextlib.suppress(ConnectionError):  # a machine out of reach ends its servers itself
+            self._bring_log()
+            self._wait_for_the_port(began + self.stop_seconds)
+
+    def _bring_log(self) -> None:
+        for path in _log_parts(self.log_path):
+            self._host.bring(path)
+
+    def _wait_for_the_port(self, began: float) -> None:
         while not self._host.port_is_free(self.spec.port or 0):
-            if time.monotonic() - began - self.stop_seconds > _PORT_FREE_WITHIN_S:
+            if time.monotonic() - began > _PORT_FREE_WITHIN_S:
                 raise RuntimeError(f"port {self.spec.port} is still taken although no process of the server is left")
             time.sleep(_POLL_S)
 
@@ -166,6 +196,12 @@ class Server:
     ) -> None:
         self.stop()
 
+    def _dropped(self) -> Failure | None:
+        if self._host.reconnects == self._reconnects:
+            return None
+        self._reconnects = self._host.reconnects
+        return connection_lost(f"the connection to {self._host.name} dropped and was made again")
+
     def _hang(self, what: str) -> Failure:
         unhealthy = self._process.unhealthy()
         text = "; ".join([what, *unhealthy])
@@ -190,25 +226,29 @@ def launch(
 ) -> Server:
     """Start a server and return it once it has really generated.
 
-    ``engine_env`` is the server's whole environment (this process's if None), ``spec.env`` goes on top. A log of an
-    earlier launch at ``log_path`` is replaced. ``stall_timeout_s``: a start in which for so long no line is logged,
-    nothing is read or written and no process comes or goes is a hang. (Compiling kernels is silent for minutes.)
-    ``record_path`` says what runs, for ``processes.end_leftover``.
+    ``engine_env`` is the server's whole environment (its host's own if None), ``spec.env`` goes on top. A log of an
+    earlier launch at ``log_path`` is replaced; another machine's log is there once the server failed or was stopped.
+    ``stall_timeout_s``: a start in which for so long no line is logged, nothing is read or written and no process comes
+    or goes is a hang. (Compiling kernels is silent for minutes.) ``record_path`` says what runs, for
+    ``end_leftover`` of the host.
 
     Raises UserError before anything starts if the release can't run the spec, LaunchFailure if the server does not
     come up. Whatever is raised, nothing of the server is left.
     """
-    env = surroundings.environment(os.environ if engine_env is None else engine_env, spec.env)
+    env = surroundings.environment(host.environ() if engine_env is None else engine_env, spec.env)
     release = surroundings.installed_release(spec, host, env)
     spec = surroundings.with_ports(spec, host)
     command = build_command(spec, release["version"], release["flags"])
     if taken := surroundings.taken_port(spec, host):
         advice = "Leave it out to have a free one chosen, or end what listens there (ss -ltnp)."
         raise LaunchFailure(Failure("port-in-use", None, f"{taken} of {host.name} is taken", advice), log_path)
-    for path in (log_path, log_path.with_name(log_path.name + ".1")):
-        host.remove(path)
+    for path in _log_parts(log_path):
+        path.unlink(missing_ok=True)
+        host.remove(host.place(path))
     try:
-        process = host.start(command, env=env, log_path=log_path, record_path=record_path)
+        process = host.start(command, env=env, log_path=host.place(log_path), record_path=record_path)
+    except ConnectionError as lost:
+        raise LaunchFailure(connection_lost(one_line(lost)), log_path) from lost
     except OSError as error:
         advice = "Check python, prefix and the log's folder."
         raise LaunchFailure(Failure("config", None, f"it can't be started: {error}", advice), log_path) from error
@@ -217,10 +257,18 @@ def launch(
         start = _Start(server, process, host, on_progress)
         start.wait_for_health(ready_timeout_s, stall_timeout_s)
         start.generate(stall_timeout_s)
+    except ConnectionError as lost:
+        server.stop()
+        raise LaunchFailure(connection_lost(one_line(lost)), log_path) from lost
     except BaseException:
         server.stop()
         raise
     return server
+
+
+def connection_lost(text: str) -> Failure:
+    """The failure of a launch or a measurement whose connection dropped, not its server."""
+    return Failure("connection-lost", None, text, _CONNECTION_ADVICE)
 
 
 class _Start:
@@ -232,7 +280,7 @@ class _Start:
         self.say = say
         self.began = self.progressed = self.said = self.looked = time.monotonic()
         self.phases = readiness.Phases(self.began)
-        self.tail = readiness.LogTail(host, server.log_path)
+        self.tail = readiness.LogTail(host, host.place(server.log_path))
         self.activity = process.activity()
         self.last_line = "none yet"
 
@@ -299,8 +347,13 @@ class _Start:
         return f"in phase {self.phases.current}; last line: {self.last_line}"
 
 
-def _log_lines(host: Host, path: Path) -> Iterator[str]:
+def _log_parts(path: Path) -> tuple[Path, Path]:
+    """The files of a log, oldest first."""
+    return path.with_name(path.name + ".1"), path
+
+
+def _log_lines(path: Path) -> Iterator[str]:
     """All lines that are kept, oldest first."""
-    for part in (path.with_name(path.name + ".1"), path):
-        if host.size(part):
-            yield from host.lines(part)
+    for part in _log_parts(path):
+        if LOCAL.size(part):
+            yield from LOCAL.lines(part)

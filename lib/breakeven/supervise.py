@@ -1,4 +1,5 @@
-"""Hold a server so that it dies with whatever started it. Linux; standard library alone, one file, run as a program.
+"""Hold a server so that it dies with whatever started it. Linux; standard library alone (Python 3.10
+and newer), one file, run as a program.
 
 ::
 
@@ -313,13 +314,13 @@ def _warden(options: argparse.Namespace, lifeline: socket.socket, keeper: int) -
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
     """The server in a process group of its own; it is killed if this process is."""
     warden = os.getpid()
+
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        _die_with(warden, signal.SIGKILL)
+
     return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        preexec_fn=lambda: _die_with(warden, signal.SIGKILL),
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=prepare
     )
 
 

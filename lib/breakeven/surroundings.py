@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from breakeven import installed
 from breakeven.command import LaunchSpec
 from breakeven.errors import UserError
 from breakeven.hosts import Host
@@ -16,8 +16,11 @@ from breakeven.hosts import Host
 
 def installed_release(spec: LaunchSpec, host: Host, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """``{"version", "folder", "flags"}`` of the SGLang that ``spec.python`` would run. Raises UserError if none."""
+    program = host.library / "breakeven" / "installed.py"
     try:
-        done = host.run([*spec.prefix, spec.python, installed.__file__], env=env, timeout_s=120)
+        done = host.run([*spec.prefix, spec.python, str(program)], env=env, timeout_s=120)
+    except ConnectionError:
+        raise
     except OSError as error:
         raise UserError(
             f"python is {spec.python!r}, which can't be run ({error}); give the interpreter of SGLang"
@@ -31,14 +34,27 @@ def installed_release(spec: LaunchSpec, host: Host, env: Mapping[str, str] | Non
 
 
 def environment(base: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment: logs in time, loopback past any proxy, compiled kernels kept."""
-    merged = {**base, **given, "PYTHONUNBUFFERED": "1"}
+    """The server's environment: logs in time, loopback past any proxy, compiled kernels kept.
+
+    A given value ``$NAME`` stands for that variable of this machine: a token is named, never written down. Raises
+    UserError where there is none.
+    """
+    merged = {**base, **{name: _looked_up(name, value) for name, value in given.items()}, "PYTHONUNBUFFERED": "1"}
     for name in ("no_proxy", "NO_PROXY"):
         merged[name] = ",".join(filter(None, [merged.get(name), "127.0.0.1,localhost"]))
     # The server's TMPDIR is removed with it, and older releases would have torch keep compiled kernels there.
-    cache = Path(merged.get("SGLANG_CACHE_DIR", "~/.cache/sglang")).expanduser()
+    cache = merged.get("SGLANG_CACHE_DIR", "~/.cache/sglang").replace("~", merged.get("HOME", "~"), 1)
     # Appended, not put first: a changed first variable keeps setproctitle from naming SGLang's processes.
-    return {**merged, "TORCHINDUCTOR_CACHE_DIR": merged.get("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))}
+    return {**merged, "TORCHINDUCTOR_CACHE_DIR": merged.get("TORCHINDUCTOR_CACHE_DIR", f"{cache}/inductor")}
+
+
+def _looked_up(name: str, value: str) -> str:
+    found = re.fullmatch(r"\$([A-Za-z_]\w*)", value)
+    if not found:
+        return value
+    if found[1] not in os.environ:
+        raise UserError(f"server_env: {name} is to be {value}, and the environment has no such variable; set it here")
+    return os.environ[found[1]]
 
 
 def with_ports(spec: LaunchSpec, host: Host) -> LaunchSpec:

@@ -78,16 +78,19 @@ def read_trace(path: str | Path) -> Trace:
 
     Raises UserError when the file is missing, is cut off, or holds no annotation of SGLang.
     """
-    path = Path(path)
+    return trace_of(_events(Path(path), READ), name=str(path))
+
+
+def _events(path: Path, categories: frozenset[str]) -> list[dict[str, Any]]:
+    """A trace's events of some categories, streamed. Raises UserError when it is missing or cut off."""
     try:
         with open_plain_or_gzip(path) as file:
-            events = [e for e in ijson.items(file, "traceEvents.item", use_float=True) if e.get("cat") in READ]
+            return [e for e in ijson.items(file, "traceEvents.item", use_float=True) if e.get("cat") in categories]
     except FileNotFoundError:
         raise UserError(f"no trace at {path}; profile a few steps first (start_profile)") from None
     except (OSError, EOFError, ijson.JSONError) as error:
         reason = one_line(error)
         raise UserError(f"the trace {path} can't be read ({reason}); profile again, it may be cut off") from None
-    return trace_of(events, name=str(path))
 
 
 def trace_of(events: Iterable[dict[str, Any]], *, name: str = "the trace") -> Trace:
@@ -187,9 +190,11 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
 
     Without speculation the cycle is a decode step and ``verify_ms`` is its target forward. Cycles with a prefill in
     between are left out, and so is the last forward, whose end is not in the trace. ``other_ms`` is what the medians
-    of the parts leave of the median cycle, so the parts add up to it; ``idle_ms`` is how long the device did nothing
-    in a cycle, ``host_gap_ms`` the share of it that lies between the parts. ``work_ms`` splits the device's busy time
-    of each part by kind. Raises UserError when the trace holds no whole cycle.
+    of the parts leave of the median cycle, so the parts add up to it. What is in it was measured as well:
+    ``outside_ms``, the device's work beside all parts, and ``host_gap_ms``, when nothing ran; ``sum_residual`` is what
+    all five leave of the cycle, as a share. ``idle_ms`` is how long the device did nothing, within parts or between.
+    ``work_ms`` splits the device's busy time of each part by kind. Raises UserError when the trace holds no whole
+    cycle.
     """
     parts = _parts(trace)
     anchor = "verify" if any(part.kind == "verify" for part in parts) else "decode"
@@ -202,6 +207,7 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
         raise UserError("the trace holds no whole cycle; profile at least three decode steps without a new request")
     middle = {name: statistics.median(cycle[name] for cycle in cycles) for name in cycles[0]}
     named = ("draft_ms", "verify_ms", "draft_extend_ms")
+    in_parts_ms = sum(middle[name] for name in named)
     work = _work_by_kind([part for part in parts if part.kind != "prefill"])
     return {
         "device": trace.device,
@@ -209,7 +215,8 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
         "batches": sorted({part.batch for part in parts if part.kind == anchor and part.batch is not None}),
         "n": len(cycles),
         **middle,
-        "other_ms": middle["cycle_ms"] - sum(middle[name] for name in named),
+        "other_ms": middle["cycle_ms"] - in_parts_ms,
+        "sum_residual": 1.0 - (in_parts_ms + middle["outside_ms"] + middle["host_gap_ms"]) / middle["cycle_ms"],
         "spread": {name: [min(c[name] for c in cycles), max(c[name] for c in cycles)] for name in cycles[0]},
         "work_ms": work,
     }
@@ -239,6 +246,7 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         **totals,
         "idle_ms": (cycle_us - _covered(busy)) / 1000,
         "host_gap_ms": (cycle_us - _covered([*busy, *spans])) / 1000,
+        "outside_ms": (_covered([*busy, *spans]) - _covered(spans)) / 1000,
     }
 
 
@@ -263,6 +271,27 @@ def _work_by_kind(parts: list[_Part]) -> dict[str, dict[str, float]]:
         kind: {name: statistics.median(split[name] for split in splits) for name in splits[0]}
         for kind, splits in rows.items()
     }
+
+
+def host_cycle(trace: Trace) -> dict[str, float]:
+    """The mean period of the target's forwards on the host: ``cycle_ms`` over ``n`` cycles without a prefill.
+
+    In a steady state the host starts a cycle as often as the device ends one. A window without the device's side
+    stretches this least: recording its kernels pulls those of a CUDA graph apart. The first quarter of the window is
+    left out, in which the host still runs ahead. Raises UserError when the trace holds no whole cycle.
+    """
+    kinds = [(_kind(span.name) or ("prefill", None))[0] for span in trace.annotations]
+    anchor = "verify" if "verify" in kinds else "decode"
+    places = [place for place, kind in enumerate(kinds) if kind == anchor]
+    periods_us = [
+        trace.annotations[following].start_us - trace.annotations[first].start_us
+        for first, following in itertools.pairwise(places)
+        if "prefill" not in kinds[first:following]
+    ]
+    if not periods_us:
+        raise UserError("the trace holds no whole cycle; profile at least three decode steps without a new request")
+    steady_us = periods_us[len(periods_us) // 4 :]
+    return {"cycle_ms": statistics.mean(steady_us) / 1000, "n": len(steady_us)}
 
 
 def against_log(parts: dict[str, Any], cycle_ms: float) -> dict[str, float]:

@@ -1,0 +1,83 @@
+"""Requested, admitted, available, active: each from its own evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakeven.four_facts import COLUMNS, NOT_USED, backend_of, four_facts
+
+GATES = {"arch": "sm120", "admitted": "no", "available": "yes"}
+ASKED = ["python", "-m", "sglang.launch_server", "--flashinfer-allreduce-fusion-backend", "trtllm", "--tp-size", "2"]
+ON = "[2026-03-01 12:00:00 TP0] FlashInfer AllReduce Fusion enabled and workspace initialized: world_size=2"
+OFF = "[2026-03-01 12:00:00 TP0] FlashInfer allreduce fusion disabled globally because no multicast"
+
+
+def test_on_one_gpu_nothing_is_used_whatever_is_asked() -> None:
+    fusion, backend = four_facts(ASKED, {"tp": 1}, GATES, [], None, None)
+    assert fusion["requested"] == "yes: trtllm" and fusion["admitted"] == "no" and fusion["available"] == "yes"
+    assert fusion["active"] == backend["active"] == backend["admitted"] == NOT_USED
+    assert set(fusion) == set(backend) == set(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("command", "effective", "requested"),
+    [
+        (ASKED, {}, "yes: trtllm"),
+        (["--enable-flashinfer-allreduce-fusion"], {}, "yes"),
+        (["--enforce-disable-flashinfer-allreduce-fusion"], {"fusion_backend": "trtllm"}, "off"),
+        ([], {"fusion_backend": "trtllm"}, "by SGLang itself: trtllm"),
+        ([], {"fusion_requested": False}, "no"),
+    ],
+)
+def test_what_is_requested_is_in_the_flags(command: list[str], effective: dict[str, object], requested: str) -> None:
+    assert four_facts(command, {"tp": 2, **effective}, None, [], None, None)[0]["requested"] == requested
+
+
+def test_the_servers_own_word_goes_before_the_gates_of_the_source() -> None:
+    assert four_facts(ASKED, {"tp": 2}, GATES, [ON], None, None)[0]["admitted"] == "yes"
+    denied = four_facts(ASKED, {"tp": 2}, {**GATES, "admitted": "yes"}, [OFF], None, None)[0]
+    assert denied["admitted"].startswith("no: FlashInfer allreduce fusion disabled globally")
+    assert four_facts([], {"tp": 2}, None, [], None, None)[0]["admitted"] == "not known"
+
+
+@pytest.mark.parametrize(
+    ("all_reduces", "fused", "fusion", "backend"),
+    [
+        (None, None, "not traced", "not traced"),
+        ([], [], "no all-reduce in the trace", "no all-reduce in the trace"),
+        (["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"], [], "no: other all-reduces ran", "NCCL"),
+        (
+            ["allreduce_fusion_kernel_oneshot_lamport"],
+            ["allreduce_fusion_kernel_oneshot_lamport"],
+            "yes: ",
+            "FlashInfer",
+        ),
+    ],
+)
+def test_what_is_active_is_in_the_trace(
+    all_reduces: list[str] | None, fused: list[str] | None, fusion: str, backend: str
+) -> None:
+    rows = four_facts(ASKED, {"tp": 2}, GATES, [], all_reduces, fused)
+    assert rows[0]["active"].startswith(fusion) and rows[1]["active"] == backend
+
+
+@pytest.mark.parametrize(
+    ("kernel", "backend"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevKernelArgsStorage<4096ul>)", "NCCL"),
+        ("void sglang::cross_device_reduce_1stage<__nv_bfloat16, 2>", "custom"),
+        ("flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<...>", "FlashInfer"),
+        ("multimem_all_reduce_kernel<c10::BFloat16>", "symmetric memory"),
+        ("some_all_reduce", "another"),
+    ],
+)
+def test_a_kernel_tells_whose_it_is(kernel: str, backend: str) -> None:
+    assert backend_of(kernel) == backend
+
+
+def test_the_backend_that_the_server_names_is_admitted() -> None:
+    said = "[2026-03-01 12:00:00 TP0] [AR] All-reduce call path: NCCL (custom AR disabled)"
+    rows = four_facts(["--disable-custom-all-reduce"], {"tp": 2}, None, [said], None, None)
+    assert rows[1]["admitted"] == "NCCL" and rows[1]["requested"] == "NCCL (custom off)"
+    off = "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs."
+    assert "NCCL: Custom allreduce is disabled" in four_facts([], {"tp": 4}, None, [off], None, None)[1]["admitted"]

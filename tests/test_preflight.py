@@ -1,0 +1,297 @@
+"""What is known before a launch: from the texts of the machine's tools and the files of the models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from breakeven import gpu_checks, preflight
+from breakeven.command import Drafter, LaunchSpec, effective_drafter
+from breakeven.embedded import drafter as embedded_drafter
+from breakeven.errors import UserError
+from breakeven.gpu_checks import Finding
+from breakeven.hosts import LOCAL
+from breakeven.preflight import Model
+
+UNDERLINED = "\x1b[4m"
+PLAIN = "\x1b[0m"
+EIGHT_ON_PCIE = f"""
+\t{UNDERLINED}GPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID{PLAIN}
+GPU0\t X \tPIX\tNODE\tSYS\tSYS\t0-31,64-95\t0\t\tN/A
+GPU1\tPIX\t X \tNODE\tSYS\tSYS\t0-31,64-95\t0\t\tN/A
+GPU2\tNODE\tNODE\t X \tPHB\tSYS\t0-31,64-95\t0\t\tN/A
+GPU3\tSYS\tSYS\tPHB\t X \tPIX\t32-63,96-127\t1\t\tN/A
+NIC0\tSYS\tSYS\tSYS\tPIX\t X \t\t\t\t
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+NVLINKED = """
+\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV18\t0-47\t0\t\tN/A
+GPU1\tNV18\t X \t0-47\t0\t\tN/A
+"""
+ONE = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-15\t0\t\tN/A\n"
+NO_P2P = """
+ \tGPU0\tGPU1\tGPU2\tGPU3
+ GPU0\tX\tOK\tCNS\tCNS
+ GPU1\tOK\tX\tCNS\tCNS
+ GPU2\tCNS\tCNS\tX\tOK
+ GPU3\tCNS\tCNS\tOK\tX
+"""
+
+
+def severities(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.subject) for finding in findings]
+
+
+# ---------------------------------------------------------------- the machine
+
+
+@pytest.mark.parametrize(
+    ("text", "tp", "severity", "link"),
+    [
+        (EIGHT_ON_PCIE, 2, "note", "PIX between GPU0 and GPU1"),
+        (EIGHT_ON_PCIE, 3, "warning", "NODE between"),
+        (EIGHT_ON_PCIE, 4, "warning", "SYS between"),
+        (NVLINKED, 2, "note", "NV18 between all 2 GPUs"),
+        (ONE, 2, "note", "tells nothing"),
+        ("", 2, "note", "tells nothing"),
+    ],
+)
+def test_the_worst_link_among_the_ranks_decides(text: str, tp: int, severity: str, link: str) -> None:
+    (finding,) = gpu_checks.check_topology(text, "", tp)
+    assert finding.severity == severity and link in finding.found
+
+
+def test_one_gpu_has_no_topology() -> None:
+    assert gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, 1) == []
+
+
+def test_blocked_peer_access_is_a_warning_where_a_rank_needs_it() -> None:
+    assert severities(gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, 2)) == [("note", "topology")]
+    findings = gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, 4)
+    assert ("warning", "peer access") in severities(findings) and "CNS" in findings[-1].found
+
+
+@given(size=st.integers(2, 8), data=st.data())
+def test_a_matrix_that_is_printed_is_read_back(size: int, data: st.DataObject) -> None:
+    kinds = st.sampled_from(["NV4", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"])
+    links = {(a, b): data.draw(kinds) for a in range(size) for b in range(size) if a != b}
+    rows = [
+        "\t".join([f"GPU{a}", *(" X " if a == b else links[a, b] for b in range(size)), "0-7", "0", "", "N/A"])
+        for a in range(size)
+    ]
+    head = "\t" + "\t".join([f"GPU{a}" for a in range(size)] + ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])
+    assert gpu_checks.link_matrix("\n".join([head, *rows])) == links
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "expected"),
+    [
+        ("580.65.06", "13.0", ["note"]),
+        ("570.124", "13.0", ["error"]),
+        ("570.124", "12.8", ["note"]),
+        ("470.1", "12.8", ["error"]),
+        ("", "12.8", []),
+        ("580.1", None, []),
+    ],
+)
+def test_a_driver_is_held_against_torchs_cuda(driver: str, cuda: str | None, expected: list[str]) -> None:
+    assert [finding.severity for finding in gpu_checks.check_driver(driver, cuda)] == expected
+
+
+def test_gpus_that_are_held_back_are_named_with_the_reason() -> None:
+    text = "0, 1980, 1980, 0x0000000000000001, 700.00, 700.00\n1, 345, 1980, 0x0000000000000044, 400.00, 700.00\n"
+    held, limited = gpu_checks.check_clocks(text)
+    assert held.severity == "warning" and "GPU1 at 345 of 1980 MHz" in held.found
+    assert "power cap" in held.found and "hardware thermal limit" in held.found
+    assert limited.severity == "note" and "GPU1 limited to 400 of 700 W" in limited.found
+    assert gpu_checks.check_clocks("0, 10, 10, [N/A], [N/A], [N/A]\n") == [] and gpu_checks.check_clocks("") == []
+
+
+def test_other_processes_are_named() -> None:
+    (finding,) = gpu_checks.check_other_processes("4711, /usr/bin/python3, 81234\n")
+    assert finding.severity == "warning" and "python3 (4711, 81234 MiB)" in finding.found
+    assert gpu_checks.check_other_processes("") == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "nvcc", "there", "built", "severity", "word"),
+    [
+        ({"CUDA_HOME": ":/usr/local/cuda"}, "/usr/bin/nvcc", True, False, "error", ":/usr/local/cuda"),
+        ({"CUDA_HOME": "/opt/cuda"}, "/usr/bin/nvcc", False, False, "warning", "/opt/cuda"),
+        ({"CUDA_PATH": "/opt/cuda"}, "", True, False, "note", "/opt/cuda"),
+        ({}, "/usr/local/cuda-13/bin/nvcc", True, False, "note", "/usr/local/cuda-13"),
+        ({}, "", False, False, "warning", "/usr/local/cuda"),
+        ({}, "", False, True, "note", "/usr/local/cuda"),
+    ],
+)
+def test_the_compiler_is_found_as_flashinfer_finds_it(
+    environment: dict[str, str], nvcc: str, there: bool, built: bool, severity: str, word: str
+) -> None:
+    packages = {"flashinfer-jit-cache": "0.7.2+cu130"} if built else {}
+    (finding,) = gpu_checks.check_compiler(environment, nvcc, there, packages)
+    assert finding.severity == severity and word in finding.found
+
+
+def test_flashinfers_parts_have_to_be_of_one_version_and_pins_are_compared() -> None:
+    fitting = {"flashinfer-python": "0.7.2", "flashinfer-cubin": "0.7.2", "flashinfer-jit-cache": "0.7.2+cu130"}
+    assert gpu_checks.check_packages(fitting, {"flashinfer-python": "0.7.2"}) == []
+    (skewed,) = gpu_checks.check_packages({**fitting, "flashinfer-cubin": "0.6.16"}, {})
+    assert skewed.severity == "error" and "0.6.16" in skewed.found and "flashinfer-cubin==0.7.2" in skewed.todo
+    (pinned,) = gpu_checks.check_packages({"sglang-kernel": "0.4.9"}, {"sglang-kernel": "0.4.10"})
+    assert pinned.severity == "warning" and "pins 0.4.10" in pinned.found
+
+
+# ---------------------------------------------------------------- target and draft
+
+
+def model(vocabulary: dict[str, int] | None = None, weight_bytes: int = 0, **config: object) -> Model:
+    base = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "vocab_size": 32000}
+    base |= {"max_position_embeddings": 8192, "num_hidden_layers": 32, "num_attention_heads": 32}
+    return Model({**base, **config}, vocabulary or {}, weight_bytes)
+
+
+EAGLE3 = {"architectures": ["LlamaForCausalLMEagle3"]}
+WORDS = {f"word{number}": number for number in range(5000)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "target", "draft", "expected"),
+    [
+        ("EAGLE3", model(), model(**EAGLE3), []),
+        ("EAGLE", model(), model(**EAGLE3), [("error", "drafter")]),
+        ("NEXTN", model(), model(**EAGLE3), [("error", "drafter")]),
+        ("EAGLE3", model(), model(), [("warning", "drafter")]),
+        ("EAGLE3", model(), None, [("error", "drafter")]),
+        ("EAGLE3", model(num_nextn_predict_layers=1), None, []),
+        ("NGRAM", model(), None, []),
+        ("EAGLE3", model(), model(**EAGLE3, hidden_size=2048), [("error", "drafter")]),
+        ("EAGLE3", model(), model(**EAGLE3, hidden_size=2048, target_hidden_size=4096), []),
+        ("EAGLE3", model(), model(**EAGLE3, vocab_size=128256), [("error", "vocabulary")]),
+        ("EAGLE3", model(), model(**EAGLE3, draft_vocab_size=16000), []),
+        ("EAGLE3", model(), model(**EAGLE3, max_position_embeddings=2048), [("warning", "context")]),
+        ("STANDALONE", model(hidden_size=8192), model(), []),
+        ("STANDALONE", model(WORDS), model(WORDS), []),
+        ("STANDALONE", model(WORDS), model({**WORDS, "word7": 8, "word8": 7}), [("error", "vocabulary")]),
+        ("STANDALONE", model(text_config={"vocab_size": 9}), model(), [("error", "vocabulary")]),
+    ],
+)
+def test_a_draft_is_held_against_its_target(
+    algorithm: str, target: Model, draft: Model | None, expected: list[tuple[str, str]]
+) -> None:
+    assert severities(preflight.check_drafter(Drafter(algorithm), target, draft, 4096)) == expected
+
+
+@settings(deadline=None)
+@given(swapped=st.integers(0, 9000), size=st.integers(2, 9000))
+def test_a_vocabulary_of_other_order_is_found_by_sample(swapped: int, size: int) -> None:
+    """Another tokenizer differs nearly everywhere; one that is shifted from some id on differs from there on."""
+    target = {f"t{number}": number for number in range(size)}
+    shifted = {token: id + (id >= swapped) for token, id in target.items()}
+    found = preflight.first_difference(target, shifted)
+    step = max(size // preflight.SAMPLE, 1)
+    assert (found is not None) == any(id >= swapped for id in range(0, size, step))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "backend", "page_size", "expected"),
+    [
+        (Drafter("EAGLE3", model="d", steps=3, topk=1), "trtllm_mha", 64, []),
+        (Drafter("EAGLE3", model="d", steps=3, topk=4, draft_tokens=16), "trtllm_mha", 1, ["error"]),
+        (Drafter("EAGLE3", model="d", steps=3, topk=4, draft_tokens=16), "flashmla", 64, ["error"]),
+        (Drafter("EAGLE3", model="d", steps=3, topk=4, draft_tokens=16), "fa3", 64, []),
+        (Drafter("EAGLE3", model="d", steps=3, topk=4, draft_tokens=16), "aiter", 64, ["error"]),
+        (Drafter("EAGLE3", model="d", steps=3, topk=4, draft_tokens=16), "aiter", 1, []),
+        (Drafter("EAGLE3", model="d", steps=2, topk=4, draft_tokens=22), None, 1, ["error"]),
+        (Drafter("NGRAM", draft_tokens=8), "fa3", 64, ["error"]),
+        (Drafter("NGRAM", draft_tokens=8), "flashinfer", 64, []),
+        (Drafter("NGRAM", draft_tokens=8, breadth=1), "fa3", 64, []),
+    ],
+)
+def test_a_tree_is_held_against_backend_and_pages(
+    drafter: Drafter, backend: str | None, page_size: int, expected: list[str]
+) -> None:
+    findings = preflight.check_shape(drafter, "0.5.23", backend, page_size)
+    assert [finding.severity for finding in findings] == expected
+
+
+@given(steps=st.integers(1, 6), topk=st.integers(2, 6), tokens=st.integers(2, 400))
+def test_a_shape_is_an_error_exactly_where_the_pool_is_too_small(steps: int, topk: int, tokens: int) -> None:
+    drafter = Drafter("EAGLE", model="d", steps=steps, topk=topk, draft_tokens=tokens)
+    fits = tokens - 1 <= topk + (steps - 1) * topk**2
+    assert bool(preflight.check_shape(drafter, "0.5.23", "fa3", 1)) != fits
+    if fits:
+        assert effective_drafter(drafter).draft_tokens == tokens
+
+
+def test_a_context_beyond_the_models_is_an_error() -> None:
+    assert severities(preflight.check_context(model(), 8193)) == [("error", "context")]
+    assert preflight.check_context(model(), 8192) == preflight.check_context(model(), None) == []
+    stretched = model(rope_scaling={"factor": 4.0, "rope_type": "linear"})
+    assert preflight.check_context(stretched, 32768) == []
+
+
+def test_kv_cache_is_counted_by_heads_or_by_mlas_latent() -> None:
+    grouped = model(num_key_value_heads=8)
+    assert preflight.kv_bytes_per_token(grouped, "bfloat16") == 2 * 32 * 8 * 128 * 2 == 131072  # Llama 3.1 8B
+    latent = model(num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64)
+    assert preflight.kv_bytes_per_token(latent, "bfloat16") == 61 * 576 * 2  # DeepSeek-V3
+
+
+@pytest.mark.parametrize(
+    ("weights_gib", "tp", "memory", "severity"),
+    [(16, 1, 80.0, "note"), (16, 1, 17.0, "warning"), (160, 1, 141.0, "error"), (160, 2, 141.0, "note")],
+)
+def test_memory_is_estimated_from_files_and_limits(weights_gib: int, tp: int, memory: float, severity: str) -> None:
+    spec = LaunchSpec("python", "m", tp=tp, dtype="bfloat16", context_length=4096, max_running_requests=8)
+    target = model(weight_bytes=weights_gib << 30, num_key_value_heads=8)
+    (finding,) = preflight.check_memory(target, None, spec, memory, "GPU")
+    assert finding.severity == severity and f"{weights_gib / tp:.2f} GiB of weights" in finding.found
+
+
+# ---------------------------------------------------------------- as a whole
+
+
+def write_model(folder: Path, **config: object) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**model().config, **config}))
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": WORDS}}))
+    (folder / "model.safetensors").write_bytes(b"\0" * 1000)
+    return folder
+
+
+def test_this_machine_is_looked_at_and_errors_come_first(tmp_path: Path) -> None:
+    spec = LaunchSpec(sys.executable, str(write_model(tmp_path / "target")), context_length=9000)
+    drafters = [Drafter("EAGLE", model=str(write_model(tmp_path / "draft", **EAGLE3)), steps=2, topk=1)]
+    findings = preflight.check(LOCAL, spec, {}, drafters)
+    assert [finding.severity for finding in findings][:2] == ["error", "error"]
+    assert {"context", "drafter", "memory"} <= {finding.subject for finding in findings}
+    assert all(set(finding.as_dict()) == set(preflight.COLUMNS) for finding in findings)
+    with pytest.raises(UserError, match=r"^preflight: context: context_length 9000.*\(1 more errors\)$") as caught:
+        preflight.refuse_errors(findings)
+    assert "\n" not in str(caught.value)
+    preflight.refuse_errors([finding for finding in findings if finding.severity != "error"])
+
+
+def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no model that can be read"):
+        preflight.read_model(LOCAL, tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="is no model that can be read"):
+        preflight.read_model(LOCAL, tmp_path)
+
+
+def test_the_shipped_head_fits_a_model_of_its_kind() -> None:
+    draft = preflight.read_model(LOCAL, embedded_drafter.FOLDER)
+    target = model(hidden_size=576, vocab_size=49152, max_position_embeddings=8192)
+    assert preflight.check_drafter(Drafter("EAGLE3"), target, draft, 2048) == []
