@@ -7,7 +7,7 @@ READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast lint lab publish clean-venv
+.PHONY: help setup run test test-fast test-process test-releases lint lab publish clean-venv
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,12 +27,15 @@ lint: $(DEV_READY) ## ruff and mypy, notebooks included
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test-fast: $(DEV_READY) ## unit tests alone
-	@$(BIN)/python -m pytest -m "not e2e and not releases" --numprocesses 2 --dist worksteal
+	@$(BIN)/python -m pytest -m "not process and not e2e and not releases" --numprocesses 2 --dist worksteal
 
-test-releases: $(DEV_READY) ## the gates and the change on released sources from the registry (about half an hour)
-	@$(BIN)/python -m pytest -m releases
+test-process: $(DEV_READY) ## tests that start kernels, small servers, sshd or ranks of their own
+	@$(BIN)/python -m pytest -m "process and not e2e" --numprocesses 2 --dist worksteal
 
-test: lint test-fast ## everything: lint, unit tests, the real server end to end
+test-releases: $(DEV_READY) ## the gates and the change on released sources from the registry (some ten minutes)
+	@$(BIN)/python -m pytest -m releases --numprocesses 2 --dist loadfile
+
+test: lint test-fast test-process ## everything: lint, unit tests, the real server end to end
 	@$(BIN)/python -m pytest -m e2e
 
 # the stamps depend on the lists of packages: a second `make run` installs nothing

@@ -67,7 +67,11 @@ def false_difference(world: World, restarts: int, rng: np.random.Generator) -> b
 
 
 def predict(world: World, restarts: int, rng: np.random.Generator) -> list[dict[str, float | str]]:
-    """Relative errors of what-if predictions made from one sweep, against the truth for the same prompts."""
+    """Relative errors of what-if predictions made from one sweep, against the truth for the same prompts.
+
+    A predicted rate carries the noise of the measured one that it starts from; what is predicted is the gain. Both are
+    compared, beside the error of the measured rate itself.
+    """
     samples, prompts = simulate.measure(world, rng, restarts, RUN_FOR_PREDICTION)
     cells = stats.summarise_cells(samples.drop(columns="kind")).set_index("cell")
     step_ms = 1000 / cells.loc[[BASELINE, AGAIN], "tok_s"].mean()
@@ -77,23 +81,32 @@ def predict(world: World, restarts: int, rng: np.random.Generator) -> list[dict[
     faster = replace(
         world, step_ms=world.step_ms - saved, cycle_ms={k: cycle - saved for k, cycle in world.cycle_ms.items()}
     )
-    after = simulate.table(faster, prompts)
+    now, after = simulate.table(world, prompts), simulate.table(faster, prompts)
     for chain in RUN_FOR_PREDICTION:
         measured = cells.loc[f"chain-{chain}"]
-        point = apply(
-            Point(measured["accept_length"], measured["cycle_ms"], step_ms), target_forward("faster forward", saved)
-        )
+        before = Point(measured["accept_length"], measured["cycle_ms"], step_ms)
+        point = apply(before, target_forward("faster forward", saved))
         true = after.loc[f"chain-{chain}"]
-        rows.append({"prediction": "AL* after a saving", "error": point.break_even / true["break_even"] - 1})
+        true_before = 1000 * now.loc[f"chain-{chain}", "accept_length"] / world.cycle_ms[chain]
         true_rate = 1000 * true["accept_length"] / faster.cycle_ms[chain]
-        rows.append({"prediction": "tok/s after a saving", "error": point.spec_tok_s / true_rate - 1})
+        gain, true_gain = point.spec_tok_s / before.spec_tok_s, true_rate / true_before
+        star, true_star = (
+            point.break_even / before.break_even,
+            true["break_even"] / now.loc[f"chain-{chain}", "break_even"],
+        )
+        rows += [
+            {"prediction": "tok/s as measured, nothing predicted", "error": before.spec_tok_s / true_before - 1},
+            {"prediction": "tok/s after a saving", "error": point.spec_tok_s / true_rate - 1},
+            {"prediction": "what the saving gains, in tok/s", "error": gain / true_gain - 1},
+            {"prediction": "AL* after a saving", "error": point.break_even / true["break_even"] - 1},
+            {"prediction": "what the saving does to AL*", "error": star / true_star - 1},
+        ]
 
     longest = samples[samples["cell"] == f"chain-{max(RUN_FOR_PREDICTION)}"]
     lengths = costs.accept_length_by_chain_over_requests(
         longest["correct_drafts_histogram"].tolist(), (longest["completion_tokens"] - 1).tolist()
     )
     measured_cycle = {chain: cells.loc[f"chain-{chain}", "cycle_ms"] for chain in RUN_FOR_PREDICTION}
-    now = simulate.table(world, prompts)
     for chain in costs.chain_table(lengths, measured_cycle, step_ms):
         true = now.loc[f"chain-{chain.draft_tokens}"]
         rows.append({"prediction": "AL of a shorter chain", "error": chain.accept_length / true["accept_length"] - 1})

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from breakeven import artifacts, sweep
+from breakeven import artifacts, design, measuring, sweep
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError
+from breakeven.store import Store
 
 
-def names(drafters: list[dict[str, Any]], **options: bool) -> list[str]:
-    return [cell.name for cell in sweep.plan_cells(drafters, **options)]
+def names(drafters: list[dict[str, Any]], **options: Any) -> list[str]:
+    return [arm.name for arm in design.plan_arms(drafters, **options)]
 
 
 def test_lists_are_a_grid_and_the_baseline_comes_first() -> None:
@@ -27,6 +28,44 @@ def test_settings_that_sglang_would_make_equal_are_one_cell() -> None:
     assert len(names([chain])) == 2
 
 
+def test_every_variant_has_a_baseline_of_its_own_to_compare_with() -> None:
+    variants = {"off": {"fusion": "off"}, "on": {"fusion": "trtllm", "env": {"NCCL_ALGO": "Ring"}}}
+    arms = design.plan_arms([{"algorithm": "NGRAM", "draft_tokens": 4, "breadth": 1}], variants, aa_pair=True)
+    assert [arm.name for arm in arms] == [
+        "off/baseline",
+        "off/ngram-d4-b1",
+        "on/baseline",
+        "on/ngram-d4-b1",
+        "off/baseline-again",
+    ]
+    assert arms[3].baseline == "on/baseline" and arms[3].variant.env == {"NCCL_ALGO": "Ring"}
+
+
+@pytest.mark.parametrize(
+    ("variants", "words"),
+    [
+        ({"a b": {}}, "letters, digits"),
+        ({"x": {"flag": []}}, "did you mean 'flags'"),
+        ({"x": {"fusion": "trtlm"}}, "did you mean 'trtllm'"),
+        ({"x": {"env": {"A": 1}}}, "numbers in quotes"),
+        ({"x": {"flags": "--a"}}, "list of texts"),
+        ({"x": None}, "give any of"),
+    ],
+)
+def test_a_variant_that_makes_no_sense_is_refused_by_name(variants: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        design.plan_arms([], variants)
+
+
+def test_conditions_are_every_combination_and_the_plain_one_has_no_suffix() -> None:
+    conditions = design.plan_conditions([1, 4, 4], [0.0, 0.7], [0])
+    assert [each.suffix for each in conditions] == ["", "@t0.7", "@c4", "@c4@t0.7"]
+    with pytest.raises(UserError, match="concurrency holds 0"):
+        design.plan_conditions([0], [0.0], [0])
+    with pytest.raises(UserError, match="temperature is an empty list"):
+        design.plan_conditions([1], [], [0])
+
+
 @pytest.mark.parametrize(
     ("drafter", "words"),
     [
@@ -38,29 +77,29 @@ def test_settings_that_sglang_would_make_equal_are_one_cell() -> None:
 )
 def test_what_no_server_can_run_is_refused_before_any_launch(drafter: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        sweep.plan_cells([drafter])
+        design.plan_arms([drafter])
 
 
 def test_restarts_interleave_the_cells_and_every_second_one_runs_backwards() -> None:
-    cells = sweep.plan_cells([{"algorithm": "NGRAM", "draft_tokens": [2, 4], "breadth": 1}])
-    order = [each.cell.name for each in sweep.plan_launches(cells, 2)]
+    cells = design.plan_arms([{"algorithm": "NGRAM", "draft_tokens": [2, 4], "breadth": 1}])
+    order = [each.arm.name for each in design.plan_launches(cells, 2)]
     assert order == ["baseline", "ngram-d2-b1", "ngram-d4-b1", "ngram-d4-b1", "ngram-d2-b1", "baseline"]
-    assert [each.order for each in sweep.plan_launches(cells, 2)] == list(range(6))
 
 
 def test_the_figures_of_a_launch_are_ratios_of_sums_without_the_prefills_token() -> None:
     request = {"completion_tokens": 41, "decode_s": 2.0, "verify_ct": 20, "degenerate": False, "error": None}
     looping = {**request, "degenerate": True, "decode_s": 0.1}
-    figures = sweep.summary([request, {**request, "decode_s": 3.0}, looping, {"error": "HTTP 500"}])
+    figures = measuring.summary([request, {**request, "decode_s": 3.0}, looping, {"error": "HTTP 500"}], 4)
     assert figures == {
         "requests": 4,
         "errors": 1,
         "degenerate": 1,
         "tok_s": pytest.approx(80 / 5),
+        "server_tok_s": pytest.approx(4 * 80 / 5),
         "accept_length": pytest.approx(2.0),
         "cycle_ms": pytest.approx(125.0),
     }
-    assert "tok_s" not in sweep.summary([looping])
+    assert "tok_s" not in measuring.summary([looping])
 
 
 class TestStore:
@@ -68,20 +107,20 @@ class TestStore:
 
     SETTINGS = SweepSettings(run_dir="unused")
 
-    def launch(self, name: str = "baseline", restart: int = 0) -> sweep.Launch:
-        return sweep.Launch(sweep.Cell(name, None), restart, 0)
+    def launch(self, name: str = "baseline", restart: int = 0) -> design.Launch:
+        return design.Launch(design.Arm(name, None), restart)
 
     def row(self, launch: str, status: str = "ok", cell: str = "baseline") -> dict[str, Any]:
-        return {"cell": cell, "restart": 0, "order": 0, "launch": launch, "status": status, "seconds": 10.0}
+        return {"cell": cell, "arm": cell, "restart": 0, "launch": launch, "status": status, "seconds": 10.0}
 
-    def store(self, folder: Path, *, resume: bool = False, **changes: Any) -> sweep._Store:
+    def store(self, folder: Path, *, resume: bool = False, **changes: Any) -> Store:
         settings = SweepSettings(**{**self.SETTINGS.model_dump(), **changes})
-        return sweep._Store(folder, sweep._plan(settings), resume=resume)
+        return Store(folder, sweep._plan(settings), resume=resume)
 
     def test_a_resumed_sweep_keeps_what_succeeded_and_repeats_what_failed(self, tmp_path: Path) -> None:
         before = self.store(tmp_path)
-        before.add(self.row("baseline.restart0.1"))
-        before.add(self.row("ngram.restart0.1", "failed", "ngram"))
+        before.add(self.launch(), [self.row("baseline.restart0.1")])
+        before.add(self.launch("ngram"), [self.row("ngram.restart0.1", "failed", "ngram")])
         after = self.store(tmp_path, resume=True)
         assert after.holds(self.launch()) and not after.holds(self.launch("ngram"))
 
@@ -91,14 +130,14 @@ class TestStore:
         assert self.store(tmp_path, resume=True).new_attempt(self.launch()) == "baseline.restart0.2"
 
     def test_more_restarts_may_be_added_but_no_other_setting_changed(self, tmp_path: Path) -> None:
-        self.store(tmp_path).add(self.row("baseline.restart0.1"))
+        self.store(tmp_path).add(self.launch(), [self.row("baseline.restart0.1")])
         assert self.store(tmp_path, resume=True, restarts=5).rows
         with pytest.raises(UserError, match="another concurrency"):
-            self.store(tmp_path, resume=True, concurrency=4)
+            self.store(tmp_path, resume=True, concurrency=[4])
 
     def test_another_machine_is_refused(self, tmp_path: Path) -> None:
         store = self.store(tmp_path)
-        store.add(self.row("baseline.restart0.1"))
+        store.add(self.launch(), [self.row("baseline.restart0.1")])
         content = artifacts.read_json(tmp_path / "cells.json")
         artifacts.write_json(tmp_path / "cells.json", {**content, "machine": {"host": "elsewhere"}})
         with pytest.raises(UserError, match="another machine"):
@@ -106,7 +145,7 @@ class TestStore:
 
     def test_a_new_sweep_in_the_same_folder_sets_the_old_one_aside(self, tmp_path: Path) -> None:
         store = self.store(tmp_path)
-        store.add(self.row("baseline.restart0.1"))
+        store.add(self.launch(), [self.row("baseline.restart0.1")])
         store.add_sample({"launch": "baseline.restart0.1"})
         assert self.store(tmp_path).rows == []
         assert len(list(tmp_path.glob("cells.before-*.json"))) == 1

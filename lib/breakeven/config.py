@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from breakeven.errors import UserError, did_you_mean
 
-ARCHITECTURES = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm110", "sm120", "sm121")
 Arch = Literal["auto", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm110", "sm120", "sm121"]
 
 
@@ -57,7 +56,16 @@ class Settings(BaseModel):
         return f"<table class='parameters'><thead>{head}</thead><tbody>{rows}</tbody></table>"
 
 
-class SourceSettings(Settings):
+class HostSettings(Settings):
+    """Where SGLang is; every notebook that reads or runs it has these."""
+
+    host: str = Field("local", description="where SGLang runs: local, an SSH destination, or attach:URL of a server")
+    python: str = Field("auto", description="SGLang's Python on the host; auto: this one, python3 on another machine")
+    command_prefix: list[str] = Field([], description="what stands before python: numactl, docker exec -i CONTAINER")
+    secret_env: str = Field("", description="name of the environment variable with the SSH password or passphrase")
+
+
+class SourceSettings(HostSettings):
     """Which sources are read and for which GPU; shared by notebooks 01 and 02."""
 
     arch: Arch = Field("auto", description="GPU architecture, such as sm120; auto: this GPU's, sm120 without one")
@@ -87,10 +95,12 @@ class FusionSettings(SourceSettings):
     force_fusion: bool = Field(False, description="write the change even where FlashInfer would refuse the GPU")
 
 
-class ServingSettings(Settings):
+class ServingSettings(HostSettings):
     """How a server is launched; shared by notebooks 03 and 04."""
 
-    model: str = Field("embedded", description="model folder, or embedded: SmolLM2-135M-Instruct from PyPI")
+    model: str = Field(
+        "embedded", description="model folder; embedded: SmolLM2-135M-Instruct from PyPI; none: nothing is launched"
+    )
     engine: Literal["auto", "embedded", "native"] = Field(
         "auto", description="embedded: PyTorch operations on the CPU; native: SGLang as installed; auto: by GPU"
     )
@@ -107,6 +117,8 @@ class ServingSettings(Settings):
 class ServerSettings(ServingSettings):
     """Notebook 03: launch once, prove readiness."""
 
+    allreduce_ranks: int = Field(0, ge=0, description="processes or GPUs of the all-reduce bench; 0: none")
+
 
 class SweepSettings(ServingSettings):
     """Notebook 04: measure the baseline and every drafter."""
@@ -114,15 +126,21 @@ class SweepSettings(ServingSettings):
     drafters: list[dict[str, Any]] = Field(
         [{"algorithm": "NGRAM", "draft_tokens": [4]}], description="drafters and their settings; a list is a grid"
     )
+    variants: dict[str, dict[str, Any]] = Field(
+        {}, description="server settings to compare: name to any of flags, env, fusion, use_overlay; empty: one"
+    )
+    search: bool = Field(False, description="measure only what could win, told from few launches; false: the grid")
     restarts: int = Field(2, ge=1, description="fresh servers per cell")
     aa_pair: bool = Field(False, description="measure the baseline twice, as if it were two cells: the noise floor")
-    concurrency: int = Field(1, ge=1, description="requests in flight")
-    temperature: float = Field(0.0, ge=0.0, description="sampling temperature; 0 is greedy")
+    concurrency: list[int] = Field([1], description="requests in flight; each value is measured on every server")
+    temperature: list[float] = Field([0.0], description="sampling temperatures; 0 is greedy")
+    context_tokens: list[int] = Field([0], description="prompts lengthened to about so many tokens; 0: as written")
     prompts: str = Field("shipped", description="JSONL file of prompts, or shipped: the suite's own")
-    prompts_per_kind: int = Field(1, ge=1, description="prompts of each kind per fresh server, each used once")
+    prompts_per_kind: int = Field(1, ge=1, description="prompts of each kind per server and condition, each used once")
     kinds: list[str] = Field([], description="kinds of prompt to measure; empty: all")
     request_timeout_s: float = Field(300.0, gt=0, description="seconds until a request counts as hung")
     profile_steps: int = Field(8, ge=0, description="decode steps traced per cell after the measurement; 0: none")
+    workers: int = Field(0, ge=0, description="Ray workers that share the restarts; 0: one launch after the other")
     resume: bool = Field(False, description="keep what run_dir already holds of this sweep and measure the rest")
 
 

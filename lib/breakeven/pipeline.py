@@ -24,7 +24,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
-from breakeven import artifacts, config, machine, report
+from breakeven import artifacts, config, machine, reach, report
 from breakeven.errors import UserError, did_you_mean, one_line
 from breakeven.progress import RunProgress
 
@@ -51,6 +51,9 @@ def run(
     values = {**config.load_parameters(parameters), **(overrides or {})}
     values.setdefault("run_dir", f"outputs/{parameters.stem}-{datetime.now():%Y%m%d-%H%M%S}")
     settings = config.settle(values)
+    serving = settings["03_launch_server"]
+    assert isinstance(serving, config.ServerSettings)
+    reach.greet(serving)  # an unreachable host is told before a kernel starts
     run_dir = artifacts.run_folder(values["run_dir"])
     if (run_dir / "run.json").exists():
         raise UserError(f"{run_dir} already holds a run; give another run_dir, or continue it with --resume {run_dir}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +108,16 @@ def warm_up(prompts: Iterable[Prompt]) -> list[Prompt]:
 
 
 def choose(
-    prompts: Iterable[Prompt], n_per_kind: int, kinds: Sequence[str] | None = None, seed: int | None = None
+    prompts: Iterable[Prompt],
+    n_per_kind: int,
+    kinds: Sequence[str] | None = None,
+    seed: int | None = None,
+    skip: int = 0,
 ) -> list[Prompt]:
     """``n_per_kind`` prompts of each kind (None: all but warm-up), one of each kind in turn.
 
-    Without a seed they are the first of each kind in the file's order, with one a draw that the seed alone decides.
-    Raises UserError for an unknown kind and for a kind with too few prompts.
+    Without a seed they are the first of each kind in the file's order after ``skip``, with one a draw that the seed
+    alone decides. Raises UserError for an unknown kind and for a kind with too few prompts.
     """
     by_kind: dict[str, list[Prompt]] = {}
     for prompt in prompts:
@@ -123,12 +129,28 @@ def choose(
         if kind not in by_kind:
             raise UserError(f"no prompts of the kind {kind!r}{did_you_mean(kind, by_kind)}")
         of_kind = by_kind[kind]
-        if not 1 <= n_per_kind <= len(of_kind):
+        if not 1 <= n_per_kind <= len(of_kind) - skip:
+            used = f" and {skip} of them are used under other conditions" if skip else ""
             raise UserError(
-                f"{n_per_kind} prompts per kind: there are {len(of_kind)} of the kind {kind!r}, and a server may see "
-                f"each only once; allowed: 1 to {len(of_kind)}"
+                f"{n_per_kind} prompts per kind: there are {len(of_kind)} of the kind {kind!r}{used}, and a server may "
+                f"see each only once; allowed: 1 to {max(1, len(of_kind) - skip)}"
             )
-        drawn.append(
-            of_kind[:n_per_kind] if seed is None else random.Random(f"{seed}/{kind}").sample(of_kind, n_per_kind)
-        )
+        order = of_kind if seed is None else random.Random(f"{seed}/{kind}").sample(of_kind, len(of_kind))
+        drawn.append(order[skip : skip + n_per_kind])
     return [prompt for turn in zip(*drawn, strict=True) for prompt in turn]
+
+
+def lengthened(prompt: Prompt, tokens: int, encode: Callable[[str], list[int]], texts: Sequence[str]) -> Prompt:
+    """The prompt behind so much other text that it has about ``tokens`` tokens; as it is when it is longer already.
+
+    The text is words of ``texts`` from a place of the prompt's own on: no two prompts share a start that the prefix
+    cache would know.
+    """
+    lacking = tokens - len(encode(prompt.prompt))
+    words = " ".join(texts).split()
+    if lacking <= 0 or not words:
+        return prompt
+    per_word = len(encode(" ".join(words[:500]))) / len(words[:500])
+    start = zlib.crc32(prompt.id.encode()) % len(words)
+    endless = itertools.islice(itertools.cycle(words), start, start + max(1, round(lacking / per_word)))
+    return replace(prompt, prompt=f"Notes: {' '.join(endless)}\n\n{prompt.prompt}")

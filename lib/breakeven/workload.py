@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import httpx
 
 from breakeven.errors import UserError, one_line
 from breakeven.looping import is_degenerate, repetition
-from breakeven.prompts import Prompt, choose, load_prompts, warm_up
+from breakeven.prompts import Prompt, choose, lengthened, load_prompts, warm_up
 from breakeven.telemetry import request_sample
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "choose",
     "first_difference",
     "is_degenerate",
+    "lengthened",
     "load_prompts",
     "repetition",
     "run_requests",
@@ -165,9 +167,12 @@ def run_requests(
     on_sample: Callable[[dict[str, Any]], object],
     concurrency: int = 1,
     temperature: float = 0.0,
+    company: Sequence[Prompt] = (),
 ) -> None:
     """Send the prompts, ``concurrency`` at a time, the next when one ends; calls ``on_sample`` with the row of each.
 
+    With several at a time the last ones would run with ever fewer beside them, and faster: prompts of ``company``, in
+    turn and as often as it takes, keep as many in flight until the last of ``prompts`` is answered. They have no row.
     ``on_sample`` runs in the caller's thread, one row at a time. A request that fails is a row with the ``error``.
     Raises ServerGone when the server is lost, after the rows of the requests under way; the others are not sent.
     """
@@ -185,7 +190,7 @@ def run_requests(
             lost.append(error)
             return _failed_row(prompt, sent_at, error)
 
-    rows = _in_turn(send, prompts) if concurrency == 1 else _side_by_side(send, prompts, concurrency)
+    rows = _in_turn(send, prompts) if concurrency == 1 else _side_by_side(send, prompts, concurrency, company)
     with contextlib.closing(rows):  # what the caller interrupts is not sent to the end behind its back
         for row in rows:
             if row is not None:
@@ -204,12 +209,21 @@ def _in_turn(send: Callable[[Prompt], _Row], prompts: Sequence[Prompt]) -> Gener
 
 
 def _side_by_side(
-    send: Callable[[Prompt], _Row], prompts: Sequence[Prompt], concurrency: int
+    send: Callable[[Prompt], _Row], prompts: Sequence[Prompt], concurrency: int, company: Sequence[Prompt]
 ) -> Generator[_Row, None, None]:
     pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="request")
+    fillers = itertools.cycle(company)
+    wanted = {pool.submit(send, prompt) for prompt in prompts}
+    beside: set[Future[_Row]] = set()
     try:
-        for future in as_completed([pool.submit(send, prompt) for prompt in prompts]):
-            yield future.result()
+        while wanted:
+            while company and len(wanted) + len(beside) < concurrency:
+                beside.add(pool.submit(send, next(fillers)))
+            done, _ = wait(wanted | beside, return_when=FIRST_COMPLETED)
+            for future in done & wanted:
+                yield future.result()
+            wanted, beside = wanted - done, beside - done
+        wait(beside)  # whatever is measured next has the server to itself
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
