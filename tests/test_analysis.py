@@ -142,3 +142,43 @@ def test_a_figure_says_in_words_what_it_shows_and_escapes_names() -> None:
     figure = plots.speedup_figure([row])
     assert "1.25 (1.20 to 1.30), pays" in figure.alt
     assert "<script>" not in figure.to_html() and 'role="img"' in figure.to_html()
+
+
+def spread_over_kinds(run_dir: Path) -> Path:
+    """Two kinds of prompt between which speculation doubles and halves the rate, on quiet servers."""
+    synthetic.sweep(run_dir, {"ngram-d4": (2.0, 1.4)}, noise=0.002)
+    rows = artifacts.read_jsonl(run_dir / "samples.jsonl")
+    for row in rows:
+        if row["cell"] == "ngram-d4":
+            row["decode_s"] *= 0.5 + (int(row["prompt_id"].rpartition("-")[2]) % 4) * 0.5
+    (run_dir / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run_dir
+
+
+def test_where_prompts_make_it_open_the_answer_is_for_these_prompts_and_speaks_of_no_noise(tmp_path: Path) -> None:
+    answer = analyse(spread_over_kinds(tmp_path))["answer"]
+    assert answer["verdict"] == "not-distinguishable"
+    assert answer["sentence"].startswith("On these 16 prompts, yes: NGRAM with 4 draft tokens decodes 1.1")
+    assert "prompts differ so much that" in answer["sentence"] and "noise" not in answer["sentence"]
+    assert "of the uncertainty is that prompts differ from each other" in answer["uncertainty"]
+    assert answer["best"]["share_of_prompts"] > 0.9 and answer["best"]["verdict_same_prompts"] == "pays"
+
+
+def test_where_restarts_make_it_open_they_are_named(tmp_path: Path) -> None:
+    answer = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (1.4, 1.39)}, noise=0.05))["answer"]
+    assert answer["sentence"].startswith("Not shown.") and "restarts differ by" in answer["sentence"]
+    assert "that restarts differ from each other" in answer["uncertainty"]
+
+
+def test_findings_say_both_halves_of_an_open_verdict(tmp_path: Path) -> None:
+    (finding,) = analyse(spread_over_kinds(tmp_path))["findings"]
+    assert "pays on these prompts, not shown for others" in finding
+
+
+def test_every_launch_is_listed_with_its_fate(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.3)}, restarts=2)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"][1] |= {"status": "failed", "failure": {"class": "hang", "text": "no answer", "advice": "a"}}
+    artifacts.write_json(tmp_path / "cells.json", content)
+    fates = [row["fate"] for row in analyse(tmp_path)["launches"]]
+    assert fates == ["ok", "failed: hang, no answer", "ok", "ok"]

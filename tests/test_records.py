@@ -36,6 +36,11 @@ def text(result: dict[str, Any]) -> str:
     return " ".join(warning["text"] for warning in result["warnings"])
 
 
+@pytest.mark.parametrize(("cycle_ms", "unit"), [(0.0333, "seconds"), (33333.0, "microseconds")])
+def test_a_cycle_in_another_unit_is_told_by_its_size(cycle_ms: float, unit: str) -> None:
+    assert f"that of {unit}" in text(row(base_tok_s=82, spec_tok_s=60, accept_length=2.0, cycle_ms=cycle_ms))
+
+
 # --- published reports and golden values ----------------------------------------------------------------------------
 
 

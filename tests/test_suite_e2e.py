@@ -155,9 +155,11 @@ def test_the_report_leads_with_the_answer_and_needs_nothing_from_outside(smoke: 
     page = (smoke / "report/index.html").read_text()
     sentence = read(smoke, "breakeven.json")["answer"]["sentence"]
     assert sentence[:40] in page and page.index(sentence[:40]) < page.index("What was run")
-    assert page.count('role="img"') == 3 and "whole run" in page
+    assert page.count('role="img"') == len(read(smoke, "breakeven.json")["figures"]) > 3 and "whole run" in page
     for each in (smoke / "report").glob("*.html"):
-        assert not re.search(r"<script|<link|(?:src|href|url)\W{1,2}https?:", each.read_text()), each
+        text = each.read_text()
+        assert text.count("<script") == 1 and "default-src" in text  # its own, which sorts and filters the tables
+        assert not re.search(r"<link|(?:src|href|url)\W{1,2}https?:", text), each
 
 
 def test_the_outputs_shown_in_the_notebooks_are_those_of_the_files(smoke: Path) -> None:

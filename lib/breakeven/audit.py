@@ -141,7 +141,8 @@ def _cycle(
             "cycle-contradicts-rate",
             f"cycle_ms {figures.cycle_ms:.4g} differs by {_percent(figures.cycle_ms, implied)} from the {implied:.4g} "
             f"ms that {figures.spec_tok_s:g} tok/s at accept length {length:.4g} imply: they are of another run, "
-            f"another batch or another setting. The given cycle is used for AL*, the rates for the speed-up",
+            f"another batch or another setting{_unit_hint(figures.cycle_ms, implied)}. The given cycle is used for "
+            f"AL*, the rates for the speed-up",
             ("cycle_ms", "spec_tok_s", "accept_length"),
         )
     if step is None:
@@ -195,7 +196,7 @@ def _parts(figures: Figures, implied: float | None, step: float | None) -> Itera
         yield Finding(
             "verify-is-not-the-cycle",
             f"verify_ms {verify:.4g} is {_percent(verify, implied)} {where} the cycle of {implied:.1f} ms that rate "
-            f"and accept length imply: {rest}. The cycle is used{wrong}",
+            f"and accept length imply: {rest}{_unit_hint(verify, implied)}. The cycle is used{wrong}",
             ("verify_ms", "spec_tok_s", "accept_length"),
         )
     parts = (verify or 0.0) + (draft or 0.0)
@@ -297,6 +298,14 @@ def examine_together(rows: Sequence[Figures]) -> dict[str, list[Finding]]:
                 found.setdefault(row.id, []).append(_of_another_run(text, "batch"))
                 break
     return found
+
+
+def _unit_hint(given_ms: float, implied_ms: float) -> str:
+    """A factor of about a thousand is a unit, not a measurement."""
+    for factor, unit in ((1e-3, "seconds"), (1e3, "microseconds")):
+        if abs(given_ms / implied_ms / factor - 1) < 0.2:
+            return f"; its value is that of {unit}, and milliseconds are wanted"
+    return ""
 
 
 def _apart(left: float, right: float) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,15 +33,17 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         answer = options.command(options)
+        if options.json:
+            print(json.dumps(answer, indent=1, ensure_ascii=False, default=str))
+        else:
+            print(options.words(answer))
+        sys.stdout.flush()
     except UserError as error:
         print(f"breakeven: {one_line(error)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
         return 1
-    if options.json:
-        print(json.dumps(answer, indent=1, ensure_ascii=False, default=str))
-    else:
-        print(options.words(answer))
     return int(answer.get("exit_status", 0)) if options.command is _run else 0
 
 
@@ -76,7 +79,9 @@ def _run_in_words(answer: dict[str, Any]) -> str:
 def _publish(options: argparse.Namespace) -> dict[str, Any]:
     from breakeven import report
 
-    return {"report": str(report.publish(artifacts.project_root() / options.run))}
+    root = artifacts.project_root()
+    other = root / options.compare if options.compare else None
+    return report.publish(root / options.run, compare_with=other, as_pdf=options.pdf)
 
 
 def _gates(options: argparse.Namespace) -> dict[str, Any]:
@@ -189,13 +194,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", metavar="RUN", help="continue the run in this folder, for example outputs/cpu-...")
     run.add_argument("--cell-timeout", type=_positive, default=43200, metavar="S", help="seconds allowed for one cell")
 
-    publish = add("publish", _publish, lambda answer: answer["report"], "write the report of a run again")
+    publish = add("publish", _publish, lambda answer: "\n".join(answer.values()), "write the report of a run again")
     publish.add_argument("run", metavar="RUN", help="folder of the run, for example outputs/by-hand")
+    publish.add_argument("--compare", metavar="OTHER", help="folder of another run to set beside it")
+    publish.add_argument("--pdf", action="store_true", help="print the report as PDF too (needs Chromium or Chrome)")
 
     gates = add("gates", _gates, _gates_in_words, "is FlashInfer's fused all-reduce open for a GPU architecture")
     _add_sources(gates)
     gates.add_argument("--model-arch", metavar="A", help="model class, for example DeepseekV3ForCausalLM")
-    gates.add_argument("--tp", type=_positive, default=8, metavar="N", help="tensor-parallel size (default 8)")
+    gates.add_argument("--tp", type=_positive, metavar="N", help="tensor-parallel size (default 8)")
     gates.add_argument("--nnodes", type=_positive, default=1, metavar="N", help="number of nodes (default 1)")
     gates.add_argument("--device-name", metavar="D", help="as the driver names it, for example 'NVIDIA H20'")
     gates.add_argument("--dp-attention", action="store_true", help="judge for a server with --enable-dp-attention")

@@ -69,15 +69,20 @@ def plan(point: Point, options: Iterable[Option]) -> list[dict[str, Any]]:
 
 
 def usual_options(
-    point: Point, *, allreduce_ms: float | None = None, chain: int | None = None, chains: Sequence[Chain] = ()
+    point: Point,
+    *,
+    allreduce_ms: float | None = None,
+    chain: int | None = None,
+    chains: Sequence[Chain] = (),
+    trained: bool = True,
 ) -> list[Option]:
     """The optimisations that come up for speculation on several GPUs, with effects from this point's own figures.
 
     ``allreduce_ms`` is the all-reduce time in one target forward, from a trace (None: options on it are left out, since
-    nothing is known to save); ``chain`` and ``chains`` are the chain in use and the table of `costs.chain_table`. The
-    shares of the all-reduce time that an option may save are ranges to be replaced by a measurement: everything is
-    modelled, but for a chain whose cycle was measured. Raises UserError when the all-reduces are longer than the step
-    that holds them.
+    nothing is known to save); ``chain`` and ``chains`` are the chain in use and the table of `costs.chain_table`;
+    ``trained`` is False for a drafter that is no model (an n-gram table). The shares of the all-reduce time that an
+    option may save are ranges to be replaced by a measurement: everything is modelled, but for a chain whose cycle was
+    measured. Raises UserError when the all-reduces are longer than the step that holds them.
     """
     options = []
     if allreduce_ms:
@@ -90,7 +95,7 @@ def usual_options(
             Option.ranging(target_forward(name, share * allreduce_ms), least, most, days, risk, how, refuted)
             for name, share, least, most, days, risk, how, refuted in ALLREDUCE_OPTIONS
         ]
-    options += _drafter_options(point, chain, chains)
+    options += _drafter_options(point, chain, chains, trained)
     return options
 
 
@@ -124,7 +129,7 @@ ALLREDUCE_OPTIONS = (
 )  # fmt: skip
 
 
-def _drafter_options(point: Point, chain: int | None, chains: Sequence[Chain]) -> list[Option]:
+def _drafter_options(point: Point, chain: int | None, chains: Sequence[Chain], trained: bool) -> list[Option]:
     options = []
     known = {row.draft_tokens: row for row in chains if row.cycle_ms is not None}
     if chain in known:
@@ -143,10 +148,13 @@ def _drafter_options(point: Point, chain: int | None, chains: Sequence[Chain]) -
                     "a cell of that length in the next sweep", "its measured rate is not above the present one's",
                 )
             )  # fmt: skip
+    how = "train on the workload's own prompts, compare on prompts held back"
+    if not trained:
+        how = "more of the prompt in the table (its depth and breadth), then a trained head such as EAGLE-3"
     better = Change("a better drafter (10 % more accept length)", accept_length_gained=0.1 * point.accept_length)
     options.append(
         Option.ranging(
-            better, 0.0, 2.5, 10.0, 0.3, "train on the workload's own prompts, compare on prompts held back",
+            better, 0.0, 2.5, 10.0 if trained else 1.0, 0.3 if trained else 0.6, how,
             "accept length on held-back prompts rises by less than 3 %",
         )
     )  # fmt: skip

@@ -16,6 +16,8 @@ from typing import Any
 
 import matplotlib
 import matplotlib.figure
+import matplotlib.patches
+import matplotlib.text
 import seaborn
 
 from breakeven import artifacts, show
@@ -31,10 +33,20 @@ PART_STYLES = {
     "draft": (PALETTE[1], "//"),
     "target forward": (PALETTE[0], ""),
     "verify": (PALETTE[0], "xx"),
+    "all-reduce": (PALETTE[3], "xx"),
+    "attention": (PALETTE[2], "--"),
+    "matrix products": (PALETTE[0], ""),
+    "rest of the forward": (PALETTE[9], "++"),
     "draft extend": (PALETTE[4], "\\\\"),
-    "other": (PALETTE[7], ".."),
+    "sampling and scheduling": (PALETTE[7], ".."),
+    "host and gaps": (PALETTE[7], ".."),
+    "host gaps": ("#ffffff", "oo"),
+    "not verify": (PALETTE[1], "//"),
     "cycle": (PALETTE[0], "xx"),
 }
+MOST_CELLS = 24
+"""Cells that one figure shows; a picture of hundreds can't be read, and tables hold them all."""
+
 Row = dict[str, Any]
 
 
@@ -64,104 +76,149 @@ class Figure:
 
 def speedup_figure(comparisons: Sequence[Row]) -> Figure:
     """Speed-up over the baseline per cell with its interval; 1 is break-even."""
+    comparisons, of_how_many = foremost([row for row in comparisons if row["speedup"]])
     rows = list(reversed(comparisons))
-    figure, axes = _canvas(height=1.1 + 0.42 * len(rows))
+    figure, axes = canvas(height=1.1 + 0.42 * len(rows))
     axes.axvline(1.0, color="#333333", linewidth=1.2, linestyle="--")
     for place, row in enumerate(rows):
         mark, colour = VERDICT_MARKS.get(row["verdict"], ("s", PALETTE[7]))
         ratio = row["speedup"]
-        axes.plot([ratio["low"], ratio["high"]], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
+        axes.plot([ratio["low"], ratio["high"]], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
+        same = row.get("speedup_same_prompts")
+        if same:
+            ends = [same["low"], same["high"]]
+            axes.plot(ends, [place, place], color=colour, linewidth=6, solid_capstyle="butt", alpha=0.55)
         axes.plot(ratio["estimate"], place, marker=mark, markersize=9, color=colour, markeredgecolor="black")
         axes.annotate(
             f"{ratio['estimate']:.2f}", (ratio["high"], place), (6, 0), textcoords="offset points", va="center"
         )
-    axes.set_yticks(range(len(rows)), [row["cell"] for row in rows])
+    axes.set_yticks(range(len(rows)), [label(row) for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.margins(x=0.12)
     axes.set_xlabel("speed-up over the baseline (ratio of tokens per second)")
-    _verdict_legend(axes, {row["verdict"] for row in rows})
+    verdict_legend(axes, {row["verdict"] for row in rows})
     alt = "Speed-up over the baseline: " + "; ".join(
-        f"{row['cell']} {show.cell(row['speedup'])}, {row['verdict']}" for row in comparisons
+        f"{label(row)} {show.cell(row['speedup'])}, {row['verdict']}{_same_in_words(row)}" for row in comparisons
     )
-    return _figure(
-        "speedup", "Speed-up over the baseline, with its interval; break-even is the dashed line", alt, figure
-    )
+    title = "Speed-up over the baseline; thick: interval for these prompts, thin: for others; dashed: break-even"
+    return to_figure("speedup", title + of_how_many, alt, figure)
+
+
+def _same_in_words(row: Row) -> str:
+    same = row.get("speedup_same_prompts")
+    return f", on these prompts {same['low']:.2f} to {same['high']:.2f}" if same else ""
 
 
 def accept_length_figure(by_kind: Sequence[Row]) -> Figure:
-    """Accept length against break-even accept length, one panel a cell, one line a kind of prompt."""
-    cells = list(dict.fromkeys(row["cell"] for row in by_kind))
+    """Accept length against break-even accept length, one panel a cell, one line a kind of prompt.
+
+    Small dots are single prompts (each over its restarts): the distribution behind the mean.
+    """
+    by_kind = [row for row in by_kind if row["accept_length"]]
+    cells, of_how_many = foremost(list(dict.fromkeys(row["cell"] for row in by_kind)), most=8)
+    by_kind = [row for row in by_kind if row["cell"] in cells]
     kinds = list(dict.fromkeys(row["kind"] for row in by_kind))
-    figure = matplotlib.figure.Figure(figsize=(8.0, 0.9 + len(cells) * (0.35 + 0.3 * len(kinds))), layout="constrained")
-    panels = figure.subplots(len(cells), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, cell in zip(panels, cells, strict=True):
-        rows = [row for row in by_kind if row["cell"] == cell]
-        for row in rows:
-            place = len(kinds) - 1 - kinds.index(row["kind"])
-            got, needed = row["accept_length"]["estimate"], row["break_even"]["estimate"]
-            colour = VERDICT_MARKS["pays" if got > needed else "does-not-pay"][1]
-            axes.plot([needed, got], [place, place], color=colour, linewidth=2)
-            axes.plot(needed, place, marker="|", markersize=13, markeredgewidth=2.5, color="black")
-            axes.plot(got, place, marker="o", markersize=7, color=colour, markeredgecolor="black")
-        axes.set_yticks(range(len(kinds)), list(reversed(kinds)))
+    height = 0.9 + max(len(cells), 1) * (0.35 + 0.3 * len(kinds))
+    figure = matplotlib.figure.Figure(figsize=(8.0, height), layout="constrained")
+    panels = figure.subplots(max(len(cells), 1), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, cell in zip(panels, cells, strict=False):
+        for row in (row for row in by_kind if row["cell"] == cell):
+            _accept_length_line(axes, row, len(kinds) - 1 - kinds.index(row["kind"]))
+        axes.set_yticks(range(len(kinds)), [show.printable(kind) for kind in reversed(kinds)])
         axes.set_ylim(-0.6, len(kinds) - 0.4)
-        axes.set_title(cell, loc="left", fontsize=10, fontweight="bold")
-        _tidy(axes)
-    panels[-1].set_xlabel("accept length (tokens per verify): got ●, break-even |")
+        axes.set_title(
+            next(label(row) for row in by_kind if row["cell"] == cell), loc="left", fontsize=10, fontweight="bold"
+        )
+        tidy(axes)
+    panels[-1].set_xlabel("accept length (tokens per verify): got ●, single prompts ·, break-even |")
     alt = "Accept length got against break-even accept length: " + "; ".join(
-        f"{row['cell']}, {row['kind']}: {show.cell(row['accept_length']['estimate'])} against "
+        f"{label(row)}, {row['kind']}: {show.cell(row['accept_length']['estimate'])} against "
         f"{show.cell(row['break_even']['estimate'])}"
         for row in by_kind
     )
     title = "Accept length by kind of prompt (circle) against the one that breaks even (bar)"
-    return _figure("accept-length", title, alt, figure)
+    return to_figure("accept-length", title + of_how_many, alt, figure)
 
 
-def cycle_figure(parts: Sequence[Row]) -> Figure:
-    """Where the milliseconds go: the baseline's step and each cell's cycle, stacked.
+def _accept_length_line(axes: Any, row: Row, place: int) -> None:
+    got, needed = row["accept_length"]["estimate"], row["break_even"]["estimate"]
+    colour = VERDICT_MARKS["pays" if got > needed else "does-not-pay"][1]
+    singles = (row.get("prompts_accept_length") or {}).get("values", [])
+    axes.plot(singles, [place - 0.22] * len(singles), ".", markersize=3.5, color="#555555")
+    axes.plot([needed, got], [place, place], color=colour, linewidth=2)
+    axes.plot(needed, place, marker="|", markersize=13, markeredgewidth=2.5, color="black")
+    axes.plot(got, place, marker="o", markersize=7, color=colour, markeredgecolor="black")
 
-    Rows: cell, and ``parts``: a mapping of part name to milliseconds.
+
+def cycle_figure(parts: Sequence[Row], floors: Sequence[Row] = ()) -> Figure:
+    """Where the milliseconds go: the baseline's step and each cell's cycle, stacked, physical floors as lines.
+
+    Rows: cell, and ``parts``: a mapping of part name to milliseconds. Floors: name and ms of one target forward.
     """
+    parts, of_how_many = foremost(parts)
     rows = list(reversed(parts))
-    figure, axes = _canvas(height=1.4 + 0.45 * len(rows))
+    figure, axes = canvas(height=1.6 + 0.45 * len(rows))
+    shown = stacked_bars(axes, rows)
+    known = [floor for floor in floors if floor["ms"]]
+    lines = [
+        axes.axvline(floor["ms"], color="black", linewidth=1.6, linestyle=style, label=f"floor: {floor['name']}")
+        for floor, style in zip(known, ("--", ":"), strict=False)
+    ]
+    axes.margins(x=0.14)
+    axes.set_xlabel("milliseconds per step (baseline) or per cycle (speculation)")
+    part_legend(axes, shown, lines)
+    alt = "Where the milliseconds go: " + "; ".join(
+        f"{label(row)}: " + ", ".join(f"{part} {ms:.1f} ms" for part, ms in row["parts"].items()) for row in parts
+    )
+    alt += "".join(f"; floor of one target forward, {floor['name']}: {floor['ms']:.2f} ms" for floor in known)
+    title = "Where the cycle goes: the baseline's step beside each drafter's cycle"
+    return to_figure("cycle", title + of_how_many, alt, figure)
+
+
+def stacked_bars(axes: Any, rows: Sequence[Row]) -> list[str]:
+    """One bar a row, its ``parts`` stacked and its total beside it; the names of the parts that appear."""
     shown: dict[str, None] = {}
     for place, row in enumerate(rows):
         left = 0.0
         for part, part_ms in row["parts"].items():
-            colour, hatch = PART_STYLES.get(part, (PALETTE[7], ""))
+            colour, hatch = _style(part)
             axes.barh(place, part_ms, left=left, color=colour, hatch=hatch, edgecolor="black", linewidth=0.6)
             left += part_ms
             shown[part] = None
-        _beside(axes, f"{left:.1f} ms", left, place)
-    axes.set_yticks(range(len(rows)), [row["cell"] for row in rows])
-    axes.margins(x=0.14)
-    axes.set_xlabel("milliseconds per step (baseline) or per cycle (speculation), batch 1 unless said otherwise")
-    handles = [matplotlib.patches.Patch(facecolor=s[0], hatch=s[1], edgecolor="black") for s in map(_style, shown)]
-    axes.legend(handles, list(shown), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False)
-    alt = "Where the milliseconds go: " + "; ".join(
-        f"{row['cell']}: " + ", ".join(f"{part} {ms:.1f} ms" for part, ms in row["parts"].items()) for row in parts
+        beside(axes, f"{left:.1f} ms", left, place)
+    axes.set_yticks(range(len(rows)), [label(row) for row in rows])
+    return list(shown)
+
+
+def part_legend(axes: Any, shown: Sequence[str], lines: Sequence[Any] = ()) -> None:
+    """What the colours and hatches of stacked bars mean."""
+    handles = [
+        matplotlib.patches.Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=part)
+        for part, (colour, hatch) in ((part, _style(part)) for part in shown)
+    ]
+    axes.legend(
+        handles=[*handles, *lines], loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3, frameon=False, fontsize=9
     )
-    return _figure("cycle", "Where the cycle goes: the baseline's step beside each drafter's cycle", alt, figure)
 
 
 def gates_figure(gates: Sequence[Row]) -> Figure:
     """The chain of gates from the flag to the kernel: open, closed or depends."""
     marks = {"open": ("o", PALETTE[2]), "closed": ("X", PALETTE[3]), "depends": ("D", PALETTE[1])}
     rows = list(reversed(gates))
-    figure, axes = _canvas(height=0.8 + 0.4 * len(rows))
+    figure, axes = canvas(height=0.8 + 0.4 * len(rows))
     axes.plot([0, 0], [0, max(len(rows) - 1, 0)], color="#999999", linewidth=1.5, zorder=0)
     for place, gate in enumerate(rows):
         mark, colour = marks.get(gate["result"], ("s", PALETTE[7]))
         axes.plot(0, place, marker=mark, markersize=11, color=colour, markeredgecolor="black")
         where = f"{Path(gate['file']).name}:{gate['line']}"
-        _beside(axes, f"{gate['result']}: {gate['id']} ({where})", 0, place, points=14)
+        beside(axes, f"{gate['result']}: {gate['id']} ({where})", 0, place, points=14)
     axes.set_xlim(-0.05, 1)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.axis("off")
     alt = "Gates from the flag to the kernel, in order: " + "; ".join(
         f"{gate['id']} {gate['result']}" for gate in gates
     )
-    return _figure("gates", "Gates between the fusion flag and the fused kernel, from top to bottom", alt, figure)
+    return to_figure("gates", "Gates between the fusion flag and the fused kernel, from top to bottom", alt, figure)
 
 
 def atlas_figure(rows: Sequence[Row]) -> Figure:
@@ -191,40 +248,56 @@ def atlas_figure(rows: Sequence[Row]) -> Figure:
     alt = "Verdict by SGLang release and architecture: " + "; ".join(
         f"{row['release']} {row['arch']} {row['verdict']}" for row in rows
     )
-    return _figure("atlas", "Does fused all-reduce run? By SGLang release and GPU architecture", alt, figure)
+    return to_figure("atlas", "Does fused all-reduce run? By SGLang release and GPU architecture", alt, figure)
+
+
+def label(row: Row) -> str:
+    """What a reader knows a cell by: its drafter in words, else its name."""
+    return show.printable(str(row.get("drafter") or row["cell"]))
+
+
+def foremost(rows: Sequence[Any], most: int = MOST_CELLS) -> tuple[list[Any], str]:
+    """The first ``most`` rows, and the words for a title when there are more."""
+    more = f" (the first {most} of {len(rows)}; the table has all)" if len(rows) > most else ""
+    return list(rows[:most]), more
 
 
 def _style(part: str) -> tuple[str, str]:
     return PART_STYLES.get(part, (PALETTE[7], ""))
 
 
-def _canvas(height: float) -> tuple[matplotlib.figure.Figure, Any]:
+def canvas(height: float) -> tuple[matplotlib.figure.Figure, Any]:
+    """A figure of the report's width with one set of axes."""
     figure = matplotlib.figure.Figure(figsize=(8.0, height), layout="constrained")
     axes = figure.subplots()
-    _tidy(axes)
+    tidy(axes)
     return figure, axes
 
 
-def _beside(axes: Any, text: str, x: float, y: float, points: int = 6) -> None:
+def beside(axes: Any, text: str, x: float, y: float, points: int = 6) -> None:
     """Text to the right of a place in the data."""
     axes.annotate(text, (x, y), (points, 0), textcoords="offset points", va="center")
 
 
-def _tidy(axes: Any) -> None:
+def tidy(axes: Any) -> None:
+    """No frame, a faint grid behind the data."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _verdict_legend(axes: Any, verdicts: set[str]) -> None:
+def verdict_legend(axes: Any, verdicts: set[str]) -> None:
+    """What the marks of verdicts mean."""
     for verdict, (mark, colour) in VERDICT_MARKS.items():
         if verdict in verdicts:
             axes.plot([], [], linestyle="none", marker=mark, color=colour, markeredgecolor="black", label=verdict)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
 
 
-def _figure(name: str, title: str, alt: str, figure: matplotlib.figure.Figure) -> Figure:
+def to_figure(name: str, title: str, alt: str, figure: matplotlib.figure.Figure) -> Figure:
     """Draw to SVG with text kept as text (searchable, small) and ids that can't collide on one page."""
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_parse_math(False)  # a dollar sign in a name is a dollar sign
     buffer = io.StringIO()
     options: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "font.size": 10}
     with matplotlib.rc_context(options):

@@ -1,128 +1,170 @@
-"""Publish a run: an index page with the answer first, and one page per executed notebook.
-
-Every page is one file that opens offline: style and pictures are inline, nothing is fetched. Whatever comes from
-outside (names, logs, error texts) is escaped.
-"""
+"""Publish a run: an index page with the answer first, a one-page summary, one page per executed notebook, the index
+over all runs, and on request a comparison with another run and a PDF."""
 
 from __future__ import annotations
 
-import html
-import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import nbformat
-from markupsafe import Markup
-from nbconvert import HTMLExporter
+from markupsafe import Markup, escape
 
-from breakeven import artifacts, show
+from breakeven import artifacts, comparison, outlook, pages, pdf
 from breakeven.errors import UserError
 
-ANSI_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 DATA_FILES = {
     "run.json": "status, parameters as resolved, machine, packages",
     "gates.json": "every gate with file, line, expression and result",
     "fusion.json": "what was changed and how to undo it",
     "fusion.diff": "the change as a diff",
     "server.json": "effective settings, start-up seconds, readiness",
+    "allreduce.json": "all-reduce latency by message size",
     "samples.jsonl": "one line per request",
     "cells.json": "one row per cell and restart",
-    "breakeven.json": "results, intervals, verdicts, warnings",
+    "breakeven.json": "results, intervals, verdicts, what-if, plan, warnings",
+    "plan.md": "the ranked plan",
+    "comparisons.csv": "break-even per arm",
+    "by_kind.csv": "break-even per arm and kind of prompt",
+    "variants.csv": "variants of the server against the default",
+    "cells.csv": "rates, accept lengths and cycles per cell",
+    "theory.csv": "theory beside measurement",
 }
+ABSENT: dict[str, Any] = {
+    **{
+        name: []
+        for name in ("comparisons", "variants", "theory", "warnings", "findings", "figures", "cells", "by_kind")
+    },
+    **{name: None for name in ("outlook", "reported", "machine")},
+}
+"""What a result of an earlier release may lack."""
 
 
-def publish(run_dir: Path) -> Path:
-    """Write ``report/`` of a run from whatever exists there; returns the path of its index.
+def publish(run_dir: Path, *, compare_with: Path | None = None, as_pdf: bool = False) -> dict[str, str]:
+    """Write ``report/`` of a run from whatever exists there; the paths of what was written.
 
-    A run that is not whole is published too, and says so on its first screen. Raises UserError when the folder holds
-    no run at all.
+    Keys: report and summary, runs (where the run lies among others in ``outputs/``), comparison, pdf. A run that is
+    not whole is published too, and says so on its first screen. Raises UserError when the folder holds no run at all,
+    when the other run can't be compared, and when a PDF is asked for where no Chromium is installed.
+    """
+    if as_pdf:
+        pdf.find_browser()  # before anything is written
+    run, result = read_run(run_dir)
+    folder = run_dir / "report"
+    in_outputs = run_dir.resolve().parent == (artifacts.project_root() / "outputs").resolve()
+    values = {
+        "run": run,
+        "run_id": run_dir.name,
+        "result": result,
+        "plan": outlook.plan_rows(result["outlook"]["plan"]) if result and result["outlook"] else [],
+        "what_if": outlook.what_if_rows(result["outlook"]["what_if"]) if result and result["outlook"] else [],
+        "gates": _optional(run_dir / "gates.json"),
+        "runs_index": in_outputs,
+        "cells": _optional(run_dir / "cells.json").get("cells", []),
+        "figures": [figure_html(run_dir, each) for each in result["figures"]] if result else [],
+        "pages": _publish_notebooks(run_dir, folder),
+        "data_files": [(name, what) for name, what in DATA_FILES.items() if (run_dir / name).exists()],
+    }
+    written = {"report": artifacts.write_text(folder / "index.html", pages.render("index.html.j2", **values))}
+    values |= {"key_figures": _key_figures(result), "figures": values["figures"][:1]}
+    written["summary"] = artifacts.write_text(folder / "summary.html", pages.render("summary.html.j2", **values))
+    if compare_with is not None:
+        found = comparison.compare(read_run(run_dir), read_run(compare_with))
+        page = pages.render("compare.html.j2", found=found, first=run_dir.name, second=compare_with.name)
+        written["comparison"] = artifacts.write_text(folder / f"compare-with-{compare_with.name}.html", page)
+    if in_outputs:
+        written["runs"] = publish_index(run_dir.resolve().parent)
+    if as_pdf:
+        written["pdf"] = pdf.print_page(folder / "index.html", folder / "report.pdf")
+    return {name: str(path) for name, path in written.items()}
+
+
+def read_run(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``run.json`` and ``breakeven.json`` of a run, each empty where it does not exist.
+
+    Raises UserError for a folder that holds neither, nor an executed notebook.
     """
     if not run_dir.is_dir():
         raise UserError(f"no run folder {run_dir}; runs are the folders under outputs/")
-    run = _optional(run_dir / "run.json")
-    executed = sorted((run_dir / "notebooks").glob("*.ipynb"))
-    if not run and not executed and not (run_dir / "breakeven.json").exists():
+    run, result = _optional(run_dir / "run.json"), _optional(run_dir / "breakeven.json")
+    if not run and not result and not list((run_dir / "notebooks").glob("*.ipynb")):
         raise UserError(f"{run_dir} holds no run: neither run.json nor executed notebooks")
-    folder = run_dir / "report"
-    pages = []
-    for path in executed:
-        title, body = notebook_body(path)
-        pages.append({"name": path.stem, "title": title, "file": f"{path.stem}.html"})
-        text = _render("page.html.j2", title=title, body=Markup(body), run_id=run_dir.name)
+    return run, {**ABSENT, **result} if result else {}
+
+
+def publish_index(outputs: Path) -> Path:
+    """``index.html`` over all runs of a folder that have a report, newest first."""
+    runs, comparisons = [], []
+    for folder in outputs.iterdir():
+        if not (folder / "report" / "index.html").exists():
+            continue
+        try:
+            run, result = read_run(folder)
+        except UserError:
+            continue
+        answer = result.get("answer", {})
+        runs.append(
+            {
+                "name": folder.name,
+                "link": f"{folder.name}/report/index.html",
+                "started": run.get("started_at", "")[:16].replace("T", " ") or "by hand",
+                "machine": pages.machine_in_words(run["environment"]) if run else "not recorded",
+                "status": run.get("status", "by hand"),
+                "verdict": answer.get("verdict", "none"),
+                "sentence": answer.get("sentence", "The break-even analysis did not run."),
+            }
+        )
+        for path in sorted((folder / "report").glob("compare-with-*.html")):
+            other = path.stem.removeprefix("compare-with-")
+            comparisons.append((f"{folder.name}/report/{path.name}", f"{folder.name} beside {other}"))
+    runs.sort(key=lambda row: (row["started"] != "by hand", row["started"]), reverse=True)
+    page = pages.render("runs.html.j2", runs=runs, comparisons=comparisons)
+    return artifacts.write_text(outputs / "index.html", page)
+
+
+def _publish_notebooks(run_dir: Path, folder: Path) -> list[dict[str, str]]:
+    published = []
+    for path in sorted((run_dir / "notebooks").glob("*.ipynb")):
+        title, body = pages.notebook_body(path)
+        text = pages.render("page.html.j2", title=title, body=Markup(body), run_id=run_dir.name)
         artifacts.write_text(folder / f"{path.stem}.html", text)
-    result = _optional(run_dir / "breakeven.json")
-    text = _render(
-        "index.html.j2",
-        run=run,
-        run_id=run_dir.name,
-        result=result,
-        gates=_optional(run_dir / "gates.json"),
-        fusion=_optional(run_dir / "fusion.json"),
-        server=_optional(run_dir / "server.json"),
-        cells=_optional(run_dir / "cells.json").get("cells", []),
-        figures=[figure_html(run_dir, each) for each in result.get("figures", [])],
-        pages=pages,
-        data_files=[(name, what) for name, what in DATA_FILES.items() if (run_dir / name).exists()],
-    )
-    return artifacts.write_text(folder / "index.html", text)
+        published.append({"name": path.stem, "title": title, "file": f"{path.stem}.html"})
+    return published
 
 
-def notebook_body(path: Path) -> tuple[str, str]:
-    """Title and HTML body of an executed notebook: inputs hidden, logs folded away, no script and no request."""
-    try:
-        book = nbformat.read(path, as_version=4)
-    except (OSError, ValueError) as error:
-        return path.stem, f"<p class='bad'>This notebook's output can't be read: {html.escape(str(error))}</p>"
-    for cell in book.cells:
-        if cell.cell_type == "code":
-            cell.outputs = _fold_streams(cell.outputs)
-    exporter = HTMLExporter(
-        template_name="basic", exclude_input=True, exclude_output_prompt=True, exclude_anchor_links=True
-    )
-    body, _ = exporter.from_notebook_node(book)
-    return _title(book, path.stem), re.sub(r"<script\b.*?</script>", "", body, flags=re.DOTALL | re.IGNORECASE)
-
-
-def figure_html(run_dir: Path, figure: dict[str, str]) -> dict[str, Any]:
+def figure_html(run_dir: Path, figure: Mapping[str, str]) -> dict[str, Any]:
     """The figure as an inline element; a file that is gone is named instead of shown."""
     from breakeven.plots import Figure  # matplotlib takes seconds to import: only where a picture is shown
 
     try:
         svg = (run_dir / "figures" / f"{figure['name']}.svg").read_text(encoding="utf-8")
     except OSError:
-        return {"name": figure["name"], "html": Markup(f"<p>Figure missing: {html.escape(figure['alt'])}</p>")}
+        return {"name": figure["name"], "html": Markup("<p>Figure missing: {}</p>").format(escape(figure["alt"]))}
     picture = Figure(figure["name"], figure["title"], figure["alt"], svg)
     return {"name": figure["name"], "html": Markup(picture.to_html())}
 
 
-def _fold_streams(outputs: list[Any]) -> list[Any]:
-    """Printed lines become one folded block: there for whoever wants them, out of the reader's way."""
-    text = "".join("".join(each.text) for each in outputs if each.output_type == "stream")
-    kept = [each for each in outputs if each.output_type != "stream"]
-    lines = ANSI_CODES.sub("", text).strip().splitlines()
-    if not lines:
-        return kept
-    log = html.escape("\n".join(lines))
-    block = f"<details class='log'><summary>Log of this step ({len(lines)} lines)</summary><pre>{log}</pre></details>"
-    return [*kept, nbformat.v4.new_output("display_data", data={"text/html": block})]
-
-
-def _title(book: Any, fallback: str) -> str:
-    for cell in book.cells:
-        heading = re.match(r"#\s+(.+)", cell.source) if cell.cell_type == "markdown" else None
-        if heading:
-            return heading[1].strip()
-    return fallback
+def _key_figures(result: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """What a manager has to know, in five lines."""
+    best = result["answer"]["best"] if result else None
+    if not best:
+        return []
+    rates = {row["cell"]: row for row in result["cells"] if row["kind"] == "all"}
+    rows = [
+        {"what": "speed-up", "figure": best["speedup"], "meaning": "times the baseline's rate; above 1 is faster"},
+        {
+            "what": "speed-up on these prompts",
+            "figure": best["speedup_same_prompts"],
+            "meaning": f"the same for the {best['prompts']} prompts that were measured",
+        },
+        {"what": "accept length", "figure": best["accept_length"], "meaning": "tokens that one verify yields"},
+        {"what": "break-even accept length", "figure": best["break_even"], "meaning": "what it has to yield to pay"},
+    ]
+    for what, cell in (("baseline, tok/s", best["against"]), ("speculation, tok/s", best["cell"])):
+        if cell in rates:
+            meaning = "per request, prefill left out; it moves with the machine, the speed-up hardly does"
+            rows.append({"what": what, "figure": rates[cell]["tok_s"], "meaning": meaning})
+    return rows
 
 
 def _optional(path: Path) -> dict[str, Any]:
     return artifacts.read_json(path) if path.exists() else {}
-
-
-def _render(template: str, **values: Any) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("breakeven"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.filters["figure_of"] = show.cell
-    return environment.get_template(template).render(**values)

@@ -96,6 +96,18 @@ class Comparison:
     figures: dict[str, Interval]
     bootstrap: Interval
 
+    @property
+    def same_prompts(self) -> Spread:
+        """What restarts add, for these very prompts."""
+        return Spread(self.spread.components[:1])
+
+    def verdict(self, p_adjusted: float, level: float) -> str:
+        """What an adjusted p value says of this difference; one inside the A/A floor is none."""
+        inside_floor = self.floor is not None and abs(self.log_speedup) <= self.floor
+        if p_adjusted >= 1 - level or inside_floor:
+            return "not-distinguishable"
+        return "pays" if self.log_speedup > 0 else "does-not-pay"
+
 
 def compare(
     samples: pd.DataFrame,
@@ -112,10 +124,11 @@ def compare(
     One dict per group and cell: cell, kind (and other ``by``), speedup, speedup_same_prompts (for these very prompts:
     narrower, it leaves out what other prompts would change), accept_length, break_even, margin (AL - AL*), each an
     `Interval` as a dict (None without speculation or without data), p_pays, p_adjusted, verdict (pays | does-not-pay |
-    not-distinguishable | needs-more), noise_floor (largest A/A difference, as a ratio), detectable (the smallest
-    speed-up that this many restarts would find 4 times in 5), repeats_to_decide (restarts needed for that, None when
-    decided or out of reach), bootstrap (the hierarchical bootstrap's speed-up interval; ``seed`` is its seed),
-    restarts, prompts, method, note.
+    not-distinguishable | needs-more), verdict_same_prompts (the same question for these very prompts),
+    share_of_prompts (of the speed-up's variance: what the choice of prompts adds, 0 to 1), noise_floor (largest A/A
+    difference, as a ratio), detectable (the smallest speed-up that this many restarts would find 4 times in 5),
+    repeats_to_decide (restarts needed for that, None when decided or out of reach), bootstrap (the hierarchical
+    bootstrap's speed-up interval; ``seed`` is its seed), restarts, prompts, method, note.
 
     A verdict other than not-distinguishable needs Holm's adjusted p over all comparisons of this call below ``1 -
     level`` and, where there is an A/A pair, a difference larger than A/A's. Intervals are not adjusted. Raises
@@ -147,10 +160,11 @@ def compare(
             comparisons.append(found if found is not None else (key, cell))
     made = [item for item in comparisons if isinstance(item, Comparison)]
     adjusted = iter(holm([item.spread.p_value(item.log_speedup) for item in made]))
+    adjusted_same = iter(holm([item.same_prompts.p_value(item.log_speedup) for item in made]))
     return [
-        _conclude(item, float(next(adjusted)), level, len(made))
+        _conclude(item, float(next(adjusted)), float(next(adjusted_same)), level, len(made))
         if isinstance(item, Comparison)
-        else _without_data(*item, baseline)
+        else without_data(*item, baseline)
         for item in comparisons
     ]
 
@@ -285,12 +299,12 @@ def _noise_floor(sweep: Sweep, aa_pairs: Sequence[tuple[str, str]]) -> float | N
     return max(floors) if floors else None
 
 
-def _conclude(found: Comparison, p_adjusted: float, level: float, family: int) -> dict[str, Any]:
+def _conclude(found: Comparison, p_adjusted: float, p_same_prompts: float, level: float, family: int) -> dict[str, Any]:
     effect, spread = found.log_speedup, found.spread
     speedup = found.figures["speedup"]
     inside_floor = found.floor is not None and abs(effect) <= found.floor
-    decided = p_adjusted < 1 - level and not inside_floor
-    verdict = ("pays" if effect > 0 else "does-not-pay") if decided else "not-distinguishable"
+    verdict = found.verdict(p_adjusted, level)
+    decided = verdict != "not-distinguishable"
     repeats, notes = None, []
     if speedup.restarts == 1:
         notes.append("one restart: what a restart changes was not measured")
@@ -301,9 +315,6 @@ def _conclude(found: Comparison, p_adjusted: float, level: float, family: int) -
             notes.append("the difference is inside what two runs of the same cell differ by")
         elif speedup.low > 1 or speedup.high < 1:
             notes.append(f"the interval excludes 1, but not after accounting for {family} comparisons")
-        same = found.figures["speedup_same_prompts"]
-        if same.low > 1 or same.high < 1:
-            notes.append(f"on these very prompts the speed-up is {same.low:.2f} to {same.high:.2f}")
         repeats = restarts_to_decide(effect, spread, speedup.restarts, 1 - (1 - level) / family)
         if repeats is None:
             notes.append(_out_of_reach(effect, spread, speedup.prompts, level))
@@ -315,6 +326,8 @@ def _conclude(found: Comparison, p_adjusted: float, level: float, family: int) -
         "p_pays": spread.probability_above_zero(effect),
         "p_adjusted": p_adjusted,
         "verdict": verdict,
+        "verdict_same_prompts": found.verdict(p_same_prompts, level),
+        "share_of_prompts": 1 - (found.same_prompts.se / spread.se) ** 2 if spread.se else 0.0,
         "noise_floor": math.expm1(found.floor) if found.floor is not None else None,
         "detectable": math.expm1(_detectable(spread, level)),
         "repeats_to_decide": repeats,
@@ -330,8 +343,9 @@ def _conclude(found: Comparison, p_adjusted: float, level: float, family: int) -
 FIGURES = ("speedup", "speedup_same_prompts", "accept_length", "break_even", "margin")
 
 
-def _without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, Any]:
-    absent = ("p_pays", "p_adjusted", "noise_floor", "detectable", "repeats_to_decide", "bootstrap")
+def without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, Any]:
+    """The row of a cell that can't be compared: every figure None, the reason as its note."""
+    absent = ("p_pays", "p_adjusted", "share_of_prompts", "noise_floor", "detectable", "repeats_to_decide", "bootstrap")
     note = f"{cell} and {baseline} have no restart and prompt in common that can be used (failed, degenerate or "
     "missing requests)"
     return {
@@ -340,6 +354,7 @@ def _without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, An
         **key,
         **dict.fromkeys((*FIGURES, *absent)),
         "verdict": "needs-more",
+        "verdict_same_prompts": "needs-more",
         "restarts": 0,
         "prompts": 0,
         "method": "",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from breakeven import costs
 from breakeven.errors import UserError
 
-Evidence = Literal["measured", "modelled"]
+Evidence = Literal["measured", "modelled", "reported"]
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,10 @@ def apply(point: Point, change: Change) -> Point:
     )
 
 
-def what_if(point: Point, changes: Iterable[Change]) -> list[dict[str, Any]]:
-    """One row per change, the point as it stands first: both arms' rates and gains, AL and AL* apart, evidence."""
-    rows = [_row(point, point, "as it stands", "measured")]
+def what_if(point: Point, changes: Iterable[Change], *, evidence: Evidence = "measured") -> list[dict[str, Any]]:
+    """One row per change, the point as it stands first: both arms' rates and gains, AL and AL* apart, evidence (that
+    of the point itself is ``evidence``)."""
+    rows = [_row(point, point, "as it stands", evidence)]
     return rows + [_row(point, apply(point, change), change.name, change.evidence) for change in changes]
 
 

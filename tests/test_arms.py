@@ -1,0 +1,113 @@
+"""Arms of a sweep: read from cells.json, compared within their variant and condition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakeven import analysis, arms, artifacts
+from breakeven.config import BreakEvenSettings
+from tests import synthetic
+
+GRID = {"ngram-d4": (2.0, 1.25), "fused/ngram-d4": (2.0, 1.15), "ngram-d4@c4": (2.0, 3.2)}
+BASELINES = {"baseline": 1.0, "fused/baseline": 0.9, "baseline@c4": 1.5}
+
+
+def analyse(run_dir: Path) -> dict[str, Any]:
+    return analysis.analyse(analysis.load(run_dir), BreakEvenSettings())
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return analyse(synthetic.sweep(tmp_path_factory.mktemp("grid"), GRID, baselines=BASELINES))
+
+
+def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["cell"]: row for row in rows}
+
+
+def test_each_arm_is_compared_with_the_baseline_of_its_own_variant_and_condition(grid: dict[str, Any]) -> None:
+    rows = by_cell(grid["comparisons"])
+    assert {name: row["against"] for name, row in rows.items()} == {
+        "ngram-d4": "baseline",
+        "fused/ngram-d4": "fused/baseline",
+        "ngram-d4@c4": "baseline@c4",
+    }
+    assert rows["ngram-d4"]["break_even"]["estimate"] == pytest.approx(1.25, rel=0.03)
+    assert rows["fused/ngram-d4"]["break_even"]["estimate"] == pytest.approx(1.15 / 0.9, rel=0.03)
+    assert rows["ngram-d4@c4"]["break_even"]["estimate"] == pytest.approx(3.2 / 1.5, rel=0.03)
+
+
+def test_other_variants_are_compared_with_the_default_baseline_too(grid: dict[str, Any]) -> None:
+    rows = by_cell(grid["variants"])
+    assert set(rows) == {"fused/baseline", "fused/ngram-d4"}
+    assert rows["fused/baseline"]["speedup"]["estimate"] == pytest.approx(1 / 0.9, rel=0.03)
+    assert rows["fused/ngram-d4"]["speedup"]["estimate"] == pytest.approx(2.0 / 1.15, rel=0.03)
+
+
+def test_the_answer_names_the_condition_that_differs(grid: dict[str, Any]) -> None:
+    assert grid["answer"]["sentence"].startswith("Yes. NGRAM with 4 draft tokens")
+    (elsewhere,) = grid["answer"]["elsewhere"]
+    assert "concurrency 4 does not pay" in elsewhere
+
+
+def test_a_drafter_whose_speed_up_crosses_1_has_a_crossover_between_the_two(grid: dict[str, Any]) -> None:
+    (row,) = [each for each in grid["curves"]["concurrency"] if each["crossover"]]
+    assert 1 < row["crossover"] < 4
+    assert any("changes at about" in sentence for sentence in grid["findings"])
+
+
+def test_an_arm_whose_baseline_failed_needs_more_and_says_so(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, GRID, baselines=BASELINES)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        if row["cell"] == "fused/baseline":
+            row |= {"status": "failed", "failure": {"class": "hang", "text": "t", "advice": "a"}}
+    artifacts.write_json(tmp_path / "cells.json", content)
+    row = by_cell(analyse(tmp_path)["comparisons"])["fused/ngram-d4"]
+    assert row["verdict"] == "needs-more" and "fused/baseline" in row["note"] and row["speedup"] is None
+
+
+def test_arms_that_would_read_the_same_carry_their_names(tmp_path: Path) -> None:
+    row = synthetic.launch_row("ngram-d4-b1", "a", 0, 0)
+    words = arms.in_words(arms.arms_of([row, {**row, "cell": "ngram-d4-b4"}, {**row, "cell": "x", "draft_tokens": 8}]))
+    assert words["ngram-d4-b1"] == "NGRAM with 4 draft tokens (ngram-d4-b1)"
+    assert words["x"] == "NGRAM with 8 draft tokens"
+
+
+def test_a_pinned_accept_length_is_warned_of_and_never_the_answer(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (1.1, 1.4), "eagle-d6": (5.0, 1.4)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        if row["cell"] == "eagle-d6":
+            row["accept_length_pinned"] = 5.0
+    artifacts.write_json(tmp_path / "cells.json", content)
+    result = analyse(tmp_path)
+    assert result["answer"]["best"]["cell"] == "ngram-d4"
+    assert "accept-length-pinned" in {warning["code"] for warning in result["warnings"]}
+
+
+def test_with_pinned_accept_lengths_alone_the_answer_is_the_bar_and_no_verdict(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"eagle-d6": (2.0, 1.4), "eagle-d2": (2.0, 1.2)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        row["accept_length_pinned"] = None if row["cell"] == "baseline" else 2.0
+    artifacts.write_json(tmp_path / "cells.json", content)
+    result = analyse(tmp_path)
+    assert result["answer"]["sentence"].startswith("Not decided: the accept lengths were pinned")
+    assert "NGRAM with 2 draft tokens pays from accept length 1.2" in result["answer"]["sentence"]
+    assert {row["verdict"] for row in result["comparisons"]} == {"needs-more"}
+
+
+def test_an_accept_length_interval_stays_within_what_a_verify_can_give(tmp_path: Path) -> None:
+    result = analysis.analyse(analysis.load(tmp_path / "nothing-here"), BreakEvenSettings())
+    for row in result["comparisons"]:
+        assert 1 <= row["accept_length"]["low"] <= row["accept_length"]["high"] <= row["drafts"] + 1
+
+
+def test_accept_length_over_prompts_is_told_with_the_share_above_break_even(grid: dict[str, Any]) -> None:
+    spread = by_cell(grid["comparisons"])["ngram-d4"]["prompts_accept_length"]
+    assert spread["p10"] == spread["p50"] == spread["p90"] == pytest.approx(2.0)
+    assert spread["above_break_even"] == 1.0

@@ -1,0 +1,133 @@
+"""Figures that somebody wrote down, in words that an engineer would sign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakeven import analysis, artifacts, reported
+from breakeven.config import BreakEvenSettings, load_parameters, settle
+from breakeven.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+KIMI = "parameters/kimi-k2.5-8x-rtx-pro-6000"
+HEAD = "id,batch,base_tok_s,spec_tok_s,accept_length,draft_tokens,cycle_ms,verify_ms,allreduce_count,allreduce_ms"
+
+
+@pytest.fixture(scope="module")
+def kimi() -> dict[str, Any]:
+    return reported.read(ROOT / f"{KIMI}.csv")
+
+
+def words(found: dict[str, Any]) -> str:
+    rows = [
+        text for row in found["rows"] for key in ("follows", "does_not_follow", "contradictions") for text in row[key]
+    ]
+    return " ".join([*rows, *(text for each in found["measurements"] for text in each.values())])
+
+
+@pytest.mark.parametrize("figure", ["2.46", "2.30", "1.80", "2.73", "33.3 ms", "3.3 ms", "24.4 ms", "12.2 ms"])
+def test_the_storys_figures_are_told(kimi: dict[str, Any], figure: str) -> None:
+    assert figure in words(kimi)
+
+
+def test_the_all_reduce_figure_is_called_impossible_and_not_explained_away(kimi: dict[str, Any]) -> None:
+    eagle, ngram = kimi["rows"]
+    assert any("more than the whole baseline step" in text for text in eagle["does_not_follow"])
+    assert not any("all-reduces of" in text for text in ngram["does_not_follow"])
+
+
+def test_a_saving_in_the_forward_is_said_to_raise_the_bar_while_both_rates_rise(kimi: dict[str, Any]) -> None:
+    text = next(text for text in kimi["rows"][0]["follows"] if "rises from" in text)
+    assert "from 2.73 to 3.07 (2 ms) or 6.04 (8 ms)" in text and "does not make speculation pay" in text
+
+
+def test_an_unknown_accept_length_gives_a_ratio_alone(kimi: dict[str, Any]) -> None:
+    ngram = kimi["rows"][1]
+    assert ngram["speedup"] == pytest.approx(0.5) and ngram["break_even_accept_length"] is None
+    assert any("not known" in text for text in ngram["does_not_follow"])
+
+
+def test_two_or_three_measurements_would_settle_it_a_trace_first(kimi: dict[str, Any]) -> None:
+    assert 2 <= len(kimi["measurements"]) <= 3
+    assert kimi["measurements"][0]["measurement"].startswith("A trace")
+    assert any("N-gram" in each["measurement"] for each in kimi["measurements"])
+
+
+def test_everything_is_marked_as_reported(kimi: dict[str, Any]) -> None:
+    assert {row["evidence"] for row in kimi["rows"]} == {"reported"}
+    assert kimi["outlook"]["what_if"][0]["evidence"] == "reported"
+    assert "nothing here was measured" in reported.answer(kimi)["uncertainty"]
+    assert reported.answer(kimi)["sentence"].startswith("As reported, no: EAGLE-3")
+
+
+def test_options_that_build_on_a_contradicted_figure_lose_half_of_their_chance(kimi: dict[str, Any]) -> None:
+    plan = {row["option"]: row for row in kimi["outlook"]["plan"]}
+    fused = plan["fused all-reduce and RMSNorm"]
+    assert fused["risk"] == pytest.approx(0.75) and fused["gain_low"] == 0.0
+    assert "81%" in kimi["outlook"]["premise"] and "A trace has to confirm" in kimi["outlook"]["premise"]
+
+
+def test_the_parameter_file_is_accepted_and_launches_nothing() -> None:
+    settings = settle(load_parameters(ROOT / f"{KIMI}.yaml"))
+    assert settings["04_sweep_drafters"].model_dump()["model"] == "none"
+    assert settings["01_read_gating"].model_dump()["arch"] == "sm120"
+
+
+def test_a_run_of_recorded_figures_alone_has_every_key_of_a_measured_one(tmp_path: Path) -> None:
+    settings = BreakEvenSettings(records=f"{KIMI}.csv")
+    alone = analysis.analyse(analysis.load(tmp_path, settings.records), settings)
+    measured = analysis.analyse(analysis.load(tmp_path), BreakEvenSettings())
+    assert set(alone) == set(measured) and alone["comparisons"] == []
+    assert {warning["code"] for warning in alone["warnings"]} == {
+        "verify-is-not-the-cycle",
+        "allreduce-exceeds-baseline-step",
+    }
+
+
+def test_recorded_figures_stand_beside_measured_ones_and_leave_the_answer_alone(tmp_path: Path) -> None:
+    settings = BreakEvenSettings(records=f"{KIMI}.csv")
+    example = analysis.analyse(analysis.load(tmp_path), BreakEvenSettings())
+    both = analysis.analyse(analysis.load(tmp_path), settings)
+    assert both["answer"] == example["answer"] and both["reported"]["rows"]
+    assert len(both["warnings"]) == len(example["warnings"]) + 2
+
+
+def test_nothing_measured_and_no_records_is_refused() -> None:
+    with pytest.raises(UserError, match="nothing to analyse"):
+        analysis.analyse(None, BreakEvenSettings())
+
+
+def read(tmp_path: Path, *lines: str) -> dict[str, Any]:
+    path = tmp_path / "r.csv"
+    path.write_text("\n".join([HEAD, *lines]) + "\n")
+    return reported.read(path)
+
+
+def test_consistent_figures_get_no_contradiction_and_a_yes(tmp_path: Path) -> None:
+    found = read(tmp_path, "a,1,100,150,2.4,3,16,14,60,0.02")
+    answer = reported.answer(found)
+    assert answer["sentence"].startswith("As reported, yes: a runs at 1.50")
+    assert not found["rows"][0]["does_not_follow"] and found["outlook"]["premise"] == ""
+
+
+def test_rows_without_a_baseline_give_no_answer_and_name_what_is_missing(tmp_path: Path) -> None:
+    found = read(tmp_path, "a,1,,150,2.4,3,,,,")
+    assert reported.answer(found)["verdict"] == "needs-more"
+    assert "base_tok_s" in words(found)
+
+
+def test_a_rate_of_several_streams_is_told_with_its_batch(tmp_path: Path) -> None:
+    found = read(tmp_path, "a,24,1435,986,24.28,,,24.61,,")
+    text = words(found)
+    assert "at batch 24" in text and found["rows"][0]["verdict"] == "does-not-pay"
+
+
+def test_notebook_05_of_recorded_figures_saves_what_the_report_needs(tmp_path: Path) -> None:
+    settings = BreakEvenSettings(records=f"{KIMI}.csv")
+    result = analysis.analyse(None, settings)
+    analysis.save(result, [], tmp_path)
+    assert artifacts.read_json(tmp_path / "breakeven.json")["reported"]["file"] == f"{Path(KIMI).name}.csv"
+    assert "Whatever concerns all-reduces" in (tmp_path / "plan.md").read_text()
