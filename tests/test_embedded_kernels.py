@@ -67,7 +67,8 @@ class Model:
 
     def _choose_pass(self) -> None:
         rng = self.rng
-        new = [rng.randint(1, 6) for _ in range(rng.randint(1, 3))]
+        sequences = rng.randint(1, 3)
+        new = [rng.randint(1, kernels.MOST_ROWS // sequences) for _ in range(sequences)]
         lengths = [rng.randint(0, 9) for _ in new]
         free = rng.sample(range(SLOTS), sum(new) + sum(lengths))
         self.rows = sum(new)
@@ -217,6 +218,13 @@ def test_product_equals_the_plain_one(rows: int, width: int, outer: int) -> None
     for _ in range(2):  # the second product finds what the first left in its memory
         found = ready.product(given_rows, weight)
         torch.testing.assert_close(found, linear(given_rows.double(), weight.double()).bfloat16())
+
+
+def test_pass_with_too_many_rows_is_refused(served: tuple[compiled.Kernels, float]) -> None:
+    ready, _ = served
+    model = Model(0, ready.precision)
+    with pytest.raises(ValueError, match="1 to 16 rows, not 17"):
+        model.run(ready, [0] * 17)
 
 
 def test_product_is_refused_for_what_the_kernels_cannot_read() -> None:

@@ -24,6 +24,8 @@ from hypothesis import strategies as st
 from breakeven import processes, supervise
 from breakeven.supervise import BoundedLog
 
+pytestmark = pytest.mark.process
+
 # A stand-in for a server: a parent, a child, and a grandchild in a session of its own; all of them ignore SIGTERM when
 # told to. Their process ids are in the file.
 TREE = """
@@ -44,8 +46,6 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from breakeven import processes
-
-pytestmark = pytest.mark.process
 folder = Path(sys.argv[1])
 held = processes.start(
     [sys.executable, *sys.argv[2:]], log_path=folder / "log", record_path=folder / "record.json", grace_s=1

@@ -39,7 +39,7 @@ _BACKEND_FLAGS = {
 _KERNELS = (
     (re.compile(r"all_?reduce_?fusion|lamport", re.IGNORECASE), "FlashInfer"),
     (re.compile(r"pcie_ipc|ipc_(tp2|rsag|topo)", re.IGNORECASE), "FlashInfer PCIe IPC"),
-    (re.compile(r"cross_device_reduce|custom_?all_?reduce|push_oneshot", re.IGNORECASE), "custom"),
+    (re.compile(r"cross_device_reduce|custom_?all_?reduce|all_?reduce_?push|push_oneshot", re.IGNORECASE), "custom"),
     (re.compile(r"multimem", re.IGNORECASE), "symmetric memory"),
     (re.compile(r"mscclpp", re.IGNORECASE), "MSCCL++"),
     (re.compile(r"quick_?reduce", re.IGNORECASE), "quick"),

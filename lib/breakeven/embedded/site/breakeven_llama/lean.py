@@ -1,4 +1,5 @@
-"""A forward pass through Llama's layers with as few steps as PyTorch allows.
+"""A forward pass through Llama's layers with as few steps as possible: one at few rows, where compiled kernels are
+(``few_rows.py``), and elsewhere as few as PyTorch allows.
 
 At one token a layer of a small model computes for half a millisecond, and SGLang's layer stack spends nearly as long on
 top of that: module calls, stage boundaries made for many ranks, and fallbacks in ten small operations each. Here the

@@ -2,7 +2,8 @@
 
 PyPI's sglang-kernel holds CUDA code only, and importing it without libcuda fails. SGLang imports the CPU operations by
 name, some before its plugins load, so this folder's parent stands first on the server's PYTHONPATH
-(``breakeven.embedded.engine.server_environment``). Everything is plain PyTorch: no compiler, no build.
+(``breakeven.embedded.engine.server_environment``). Everything works in plain PyTorch, without a
+compiler or a build; where numba can compile them, kernels do the part that counts (``kernels.py``).
 
 ``convert_weight_packed`` stays absent on purpose: SGLang takes it as the sign of a full AMX build
 (``sglang/srt/utils/common.py``, ``_is_intel_amx_backend_available``) and would then, on a CPU with AMX, want fused

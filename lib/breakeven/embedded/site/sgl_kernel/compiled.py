@@ -52,7 +52,9 @@ class Kernels:
         self._scratch: dict[tuple[int, int], tuple[Tensor, Tensor, numpy.ndarray]] = {}
 
     def layers(self, record: numpy.ndarray) -> None:
-        """One forward pass: ``record`` [1] of ``pass_record``."""
+        """One forward pass: ``record`` [1] of ``pass_record``. Raises ValueError where it has more rows than fit."""
+        if not 0 < record["rows"][0] <= self.most_rows:
+            raise ValueError(f"a pass through the kernels has 1 to {self.most_rows} rows, not {record['rows'][0]}")
         self._run(self._layers.address, record.ctypes.data, self.threads, 0)
 
     def fits(self, rows: Tensor, weight: Tensor) -> bool:
