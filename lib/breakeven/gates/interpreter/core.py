@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from breakeven.gates.facts import Facts
 from breakeven.gates.interpreter.frames import Frame, Step, Watch
@@ -81,122 +82,90 @@ class Core:
 
     # ------------------------------------------------------------ in the other rooms
 
-    def _is_deferrable(self, node: ast.stmt, frame: Frame) -> bool:
-        raise NotImplementedError
+    # The rooms are parts of one class (`running.Interpreter`); what a part calls in another is declared for the type
+    # checker alone.
+    if TYPE_CHECKING:
 
-    def _defer(self, node: ast.stmt, frame: Frame) -> None:
-        raise NotImplementedError
+        def _is_deferrable(self, node: ast.stmt, frame: Frame) -> bool: ...
 
-    def _matters(self, node: ast.AST, frame: Frame) -> bool:
-        raise NotImplementedError
+        def _defer(self, node: ast.stmt, frame: Frame) -> None: ...
 
-    def _safely(self, node: ast.expr, frame: Frame) -> Value:
-        raise NotImplementedError
+        def _matters(self, node: ast.AST, frame: Frame) -> bool: ...
 
-    def _later(self, node: ast.expr, frame: Frame) -> Pending:
-        raise NotImplementedError
+        def _safely(self, node: ast.expr, frame: Frame) -> Value: ...
 
-    def _refuses(self, frame: Frame) -> bool:
-        raise NotImplementedError
+        def _later(self, node: ast.expr, frame: Frame) -> Pending: ...
 
-    def _parts(self, node: ast.AST) -> list[ast.AST]:
-        raise NotImplementedError
+        def _refuses(self, frame: Frame) -> bool: ...
 
-    def _statement(self, node: ast.stmt, frame: Frame, *, may_defer: bool = True) -> str:
-        raise NotImplementedError
+        def _parts(self, node: ast.AST) -> list[ast.AST]: ...
 
-    def _nowhere(self, node: ast.AST, frame: Frame) -> Leaf:
-        raise NotImplementedError
+        def _statement(self, node: ast.stmt, frame: Frame, *, may_defer: bool = True) -> str: ...
 
-    def _decide(self, test: ast.expr, frame: Frame, needed: bool | None = None) -> Step:
-        raise NotImplementedError
+        def _nowhere(self, node: ast.AST, frame: Frame) -> Leaf: ...
 
-    def _block(self, statements: list[ast.stmt], frame: Frame) -> str:
-        raise NotImplementedError
+        def _decide(self, test: ast.expr, frame: Frame, needed: bool | None = None) -> Step: ...
 
-    def _explained(self, value: Value, node: ast.AST, frame: Frame) -> Value:
-        raise NotImplementedError
+        def _block(self, statements: list[ast.stmt], frame: Frame) -> str: ...
 
-    def _store(self, target: ast.expr, pending: Pending, frame: Frame) -> None:
-        raise NotImplementedError
+        def _explained(self, value: Value, node: ast.AST, frame: Frame) -> Value: ...
 
-    def _notice(self, value: Value, node: ast.AST, frame: Frame) -> None:
-        raise NotImplementedError
+        def _store(self, target: ast.expr, pending: Pending, frame: Frame) -> None: ...
 
-    def _stored(self, name: str, value: Value, node: ast.AST, frame: Frame) -> None:
-        raise NotImplementedError
+        def _notice(self, value: Value, node: ast.AST, frame: Frame) -> None: ...
 
-    def lookup_global(self, module: Module, name: str) -> Value | None:
-        raise NotImplementedError
+        def _stored(self, name: str, value: Value, node: ast.AST, frame: Frame) -> None: ...
 
-    def _name(self, node: ast.Name, frame: Frame) -> Value:
-        raise NotImplementedError
+        def lookup_global(self, module: Module, name: str) -> Value | None: ...
 
-    def _module_value(self, dotted: str) -> Value:
-        raise NotImplementedError
+        def _name(self, node: ast.Name, frame: Frame) -> Value: ...
 
-    def _values_stored(self, function: FunctionRef, name: str) -> tuple[list[Value], list[Value], list[Step]]:
-        raise NotImplementedError
+        def _module_value(self, dotted: str) -> Value: ...
 
-    def evaluate(self, node: ast.expr, frame: Frame) -> Value:
-        raise NotImplementedError
+        def _values_stored(self, function: FunctionRef, name: str) -> tuple[list[Value], list[Value], list[Step]]: ...
 
-    def _binary(self, op: type, left: Value, right: Value, node: ast.AST) -> Value:
-        raise NotImplementedError
+        def evaluate(self, node: ast.expr, frame: Frame) -> Value: ...
 
-    def operand(self, node: ast.expr, frame: Frame) -> Value:
-        raise NotImplementedError
+        def _binary(self, op: type, left: Value, right: Value, node: ast.AST) -> Value: ...
 
-    def _compare(self, op: type, left: Value, right: Value) -> Value:
-        raise NotImplementedError
+        def operand(self, node: ast.expr, frame: Frame) -> Value: ...
 
-    def _items(self, value: Value) -> list[Value] | None:
-        raise NotImplementedError
+        def _compare(self, op: type, left: Value, right: Value) -> Value: ...
 
-    def _by_name(self, name: str, base: str = "") -> Value | None:
-        raise NotImplementedError
+        def _items(self, value: Value) -> list[Value] | None: ...
 
-    def attribute(self, base: Value, name: str, node: ast.AST, frame: Frame) -> Value:
-        raise NotImplementedError
+        def _by_name(self, name: str, base: str = "") -> Value | None: ...
 
-    def _marked(self, name: str, frame: Frame) -> Value | None:
-        raise NotImplementedError
+        def attribute(self, base: Value, name: str, node: ast.AST, frame: Frame) -> Value: ...
 
-    def _find_in_class(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.stmt] | None:
-        raise NotImplementedError
+        def _marked(self, name: str, frame: Frame) -> Value | None: ...
 
-    def _bound_by(self, statement: ast.stmt) -> tuple[str, ...]:
-        raise NotImplementedError
+        def _find_in_class(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.stmt] | None: ...
 
-    def _class_attribute(self, cls: ClassRef, name: str, receiver: Value | None) -> Value:
-        raise NotImplementedError
+        def _bound_by(self, statement: ast.stmt) -> tuple[str, ...]: ...
 
-    def _has_outside_base(self, cls: ClassRef) -> bool:
-        raise NotImplementedError
+        def _class_attribute(self, cls: ClassRef, name: str, receiver: Value | None) -> Value: ...
 
-    def bases(self, cls: ClassRef) -> list[ClassRef]:
-        raise NotImplementedError
+        def _has_outside_base(self, cls: ClassRef) -> bool: ...
 
-    def _is_enum(self, cls: ClassRef) -> bool:
-        raise NotImplementedError
+        def bases(self, cls: ClassRef) -> list[ClassRef]: ...
 
-    def call(
-        self, function: Value, args: Sequence[Pending], kwargs: dict[str, Pending], node: ast.AST, frame: Frame
-    ) -> Value:
-        raise NotImplementedError
+        def _is_enum(self, cls: ClassRef) -> bool: ...
 
-    def _call_builtin_method(
-        self, bound: BoundBuiltin, args: list[Value], kwargs: dict[str, Value], node: ast.AST
-    ) -> Value:
-        raise NotImplementedError
+        def call(
+            self, function: Value, args: Sequence[Pending], kwargs: dict[str, Pending], node: ast.AST, frame: Frame
+        ) -> Value: ...
 
-    def _call_external(
-        self, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame
-    ) -> Value:
-        raise NotImplementedError
+        def _call_builtin_method(
+            self, bound: BoundBuiltin, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+        ) -> Value: ...
 
-    def function(self, module: Module, node: FunctionNode) -> FunctionRef:
-        raise NotImplementedError
+        def _call_external(
+            self, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame
+        ) -> Value: ...
 
-    def run(self, function: FunctionRef, watch: Watch | None = None, forced: dict[int, bool] | None = None) -> Frame:
-        raise NotImplementedError
+        def function(self, module: Module, node: FunctionNode) -> FunctionRef: ...
+
+        def run(
+            self, function: FunctionRef, watch: Watch | None = None, forced: dict[int, bool] | None = None
+        ) -> Frame: ...
