@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
-from breakeven.gates import Reading, atlas, explain, read_gates
+from breakeven.gates import Reading, atlas, explain, read_gates, remedies
 from tests.gates_miniature import FORMS, PREDICATES, TERMS, Miniature
 
 MODEL = "DeepseekV3ForCausalLM"
@@ -189,3 +189,10 @@ def test_the_atlas_reads_a_release_once_and_again_when_the_reader_itself_changes
     monkeypatch.setattr(module, "reader_sha256", lambda: "another reader")
     atlas(**asked)
     assert len(read_for) == 8
+
+
+def test_on_one_gpu_the_words_do_not_blame_the_architecture(plain: Path) -> None:
+    verdict = read(plain, "sm120") | {"context": {"tp": 1}, "patchable": False}
+    assert verdict["verdict"] == "denied-by-sglang"
+    assert "not used at TP 1" in explain(verdict) and "A change to SGLang alone" not in explain(verdict)
+    assert remedies(verdict) == ["The server would have to span at least two GPUs (TP 2)."]

@@ -29,7 +29,13 @@ def headline(verdict: Mapping[str, Any]) -> str:
     releases = f"SGLang {verdict['sglang'].get('version')}"
     if (verdict.get("flashinfer") or {}).get("version"):
         releases += f" with FlashInfer {verdict['flashinfer']['version']}"
+    if _one_gpu(verdict):
+        return f"{releases}: the fused all-reduce is not used at TP 1, whatever the GPU: one GPU reduces nothing."
     return f"{releases}: {_VERDICTS[verdict['verdict']].format(arch=verdict['arch'])}."
+
+
+def _one_gpu(verdict: Mapping[str, Any]) -> bool:
+    return verdict.get("context", {}).get("tp") == 1 and verdict["verdict"].startswith("denied-by-")
 
 
 def explain(verdict: Mapping[str, Any]) -> str:
@@ -46,8 +52,10 @@ def explain(verdict: Mapping[str, Any]) -> str:
     if closed:
         sentences.append(f"Closed at {'; '.join(closed)}.")
     sentences.append(_switch(verdict))
-    if verdict["verdict"] == "denied-by-sglang":
+    if verdict["patchable"]:
         sentences.append("A change to SGLang alone would open it.")
+    elif verdict["verdict"] == "denied-by-sglang":
+        sentences.append("Not the architecture alone closes it: a change to SGLang's tests of the GPU would not open it.")
     elif verdict["verdict"] in ("denied-by-both", "denied-by-flashinfer", "crashes"):
         sentences.append("No change to SGLang helps before FlashInfer brings a kernel for this GPU.")
     if verdict.get("in_front"):
@@ -71,6 +79,8 @@ def remedies(verdict: Mapping[str, Any]) -> list[str]:
     arch, sentences = verdict["arch"], []
     if verdict["verdict"] in ("runs", "absent", "unknown"):
         return []
+    if _one_gpu(verdict):
+        return ["The server would have to span at least two GPUs (TP 2)."]
     if verdict["available"] == "no":
         words = verdict["flashinfer"].get("words") or "it has no such kernel"
         sentences.append(
