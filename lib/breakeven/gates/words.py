@@ -55,7 +55,7 @@ def explain(verdict: Mapping[str, Any]) -> str:
     if verdict["patchable"]:
         sentences.append("A change to SGLang alone would open it.")
     elif verdict["verdict"] == "denied-by-sglang":
-        sentences.append("Not the architecture alone closes it: a change to SGLang's tests of the GPU would not open it.")
+        sentences.append("More than the architecture closes it: letting this GPU through would not open it.")
     elif verdict["verdict"] in ("denied-by-both", "denied-by-flashinfer", "crashes"):
         sentences.append("No change to SGLang helps before FlashInfer brings a kernel for this GPU.")
     if verdict.get("in_front"):
