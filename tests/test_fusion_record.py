@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from breakeven.errors import UserError
 from breakeven.fusion import record
 from breakeven.fusion.record import ChangedFile
+from tests.confined import confined
 
 NAMES = ["sglang/srt/a.py", "sglang/srt/layers/b.py", "sglang/c.py"]
 OPERATIONS = ["replace", "mkdir", "unlink", "rmdir", "utime", "chmod"]
@@ -43,8 +44,10 @@ def killed_after(count: int, action: Callable[[], object]) -> bool:
         for name in OPERATIONS:
             setattr(os, name, _counted(getattr(os, name), left))
         os.fsync = _counted(lambda file: None, left)  # the disk need not be waited for
-        action()
-        os._exit(0)
+        try:
+            action()
+        finally:
+            os._exit(0)  # whatever was raised: this is no second test runner
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
@@ -202,68 +205,52 @@ def test_a_full_disk_half_way_leaves_the_package_as_it_was(site: Path, monkeypat
 
 
 def close(*folders: Path) -> None:
-    """Folders that everybody may look into and nobody but root may write."""
+    """Folders that nobody may write."""
     for folder in folders:
         folder.chmod(0o555)
-    for parent in [*folders[0].parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
 
 
-@pytest.fixture
-def another_user() -> Iterator[Callable[[Callable[[], object]], str]]:
-    """Run something as a user who owns nothing here; returns the UserError's text."""
+def refused(action: Callable[[], object]) -> str:
+    """The UserError's text of something that a process runs which permissions bind."""
 
-    def run(action: Callable[[], object]) -> str:
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            if os.geteuid() == 0:
-                os.setuid(65534)
-            try:
-                action()
-                text = "no error"
-            except UserError as error:
-                text = str(error)
-            os.write(writing, text.encode())
-            os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with os.fdopen(reading) as pipe:
-            return pipe.read()
+    def run() -> str:
+        try:
+            action()
+        except UserError as error:
+            return str(error)
+        return "no error"
 
-    yield run
+    return confined(run)
 
 
 def test_in_place_without_permission_says_so_and_leaves_nothing_behind(
-    site: Path, another_user: Callable[[Callable[[], object]], str]
+    site: Path,
 ) -> None:
     changed = package(site, {NAMES[0]: b"x = 1\n"})
     close(site, (site / NAMES[0]).parent)
     before = tree(site)
-    said = another_user(lambda: record.write_in_place(site, changed, {}))
+    said = refused(lambda: record.write_in_place(site, changed, {}))
     assert "can't be written (Permission denied); nothing was changed" in said
     assert "overlay" in said
     assert tree(site) == before
 
 
 def test_revert_without_permission_says_so_and_leaves_the_change(
-    site: Path, another_user: Callable[[Callable[[], object]], str]
+    site: Path,
 ) -> None:
     changed = package(site, {NAMES[0]: b"x = 1\n"})
     record.write_in_place(site, changed, {})
     close(site, (site / NAMES[0]).parent)
     before = tree(site)
-    assert "can't be written" in another_user(lambda: record.take_back(site))
+    assert "can't be written" in refused(lambda: record.take_back(site))
     assert tree(site) == before
 
 
-def test_an_overlay_where_nothing_may_be_written_is_an_error_in_one_line(
-    site: Path, tmp_path: Path, another_user: Callable[[Callable[[], object]], str]
-) -> None:
+def test_an_overlay_where_nothing_may_be_written_is_an_error_in_one_line(site: Path, tmp_path: Path) -> None:
     changed = package(site, {NAMES[0]: b"x = 1\n"})
     (tmp_path / "closed").mkdir()
     close(tmp_path / "closed")
-    said = another_user(lambda: record.write_overlay(tmp_path / "closed" / "overlay", changed, {}))
+    said = refused(lambda: record.write_overlay(tmp_path / "closed" / "overlay", changed, {}))
     assert "can't be made" in said
     assert "\n" not in said
     assert list((tmp_path / "closed").iterdir()) == []

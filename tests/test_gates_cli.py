@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from breakeven import cli, config, fusion, gates, machine  # noqa: F401 (another user could not read them from disk)
 from breakeven.gates.facts import DEFAULT_TP
+from tests.confined import confined
 from tests.gates_miniature import Miniature
 from tests.package_index import index_in, wheel
 
@@ -39,23 +39,9 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-def run_as_nobody(*arguments: str) -> tuple[int, str, str]:
-    """The same as a user who owns nothing here."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        if os.geteuid() == 0:
-            os.setuid(65534)
-        try:
-            answer = run(*arguments)
-        except BaseException as error:
-            answer = (1, "", repr(error))
-        os.write(writing, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as pipe:
-        status, out, err = json.loads(pipe.read())
+def run_confined(*arguments: str) -> tuple[int, str, str]:
+    """The same in a process that permissions bind, also where the tests run as root."""
+    status, out, err = json.loads(confined(lambda: json.dumps(run(*arguments))))
     return status, out, err
 
 
@@ -130,19 +116,16 @@ def test_arguments_that_name_nothing(site: Path, command: str, arguments: tuple[
 
 
 def shut(*folders: Path, mode: int) -> None:
-    """Folders that only root may write (0o555), or not even look into (0o700), on a way that is open."""
+    """Folders that may not be written (0o555), or not even be looked into (0)."""
     for folder in folders:
         folder.chmod(mode)
-    for parent in folders[0].parents:
-        if parent.stat().st_mode & 0o005 != 0o005 and os.access(parent, os.W_OK):
-            parent.chmod(parent.stat().st_mode | 0o055)
 
 
 @BOTH
 def test_a_folder_without_permission_to_read(site: Path, tmp_path: Path, command: str) -> None:
     folder = site / "sglang/srt/layers"
-    shut(folder, mode=0o700 if os.geteuid() == 0 else 0)
-    said = refused(run_as_nobody(command, "--arch", "sm120", "--sglang", str(site), "--flashinfer", str(site)))
+    shut(folder, mode=0)
+    said = refused(run_confined(command, "--arch", "sm120", "--sglang", str(site), "--flashinfer", str(site)))
     folder.chmod(0o755)
     assert f"{folder} can't be read: Permission denied" in said
     assert not (tmp_path / "cache").exists()
@@ -153,14 +136,14 @@ def test_patch_and_revert_without_permission_to_write(site: Path) -> None:
     folders = [path for path in (site, *site.rglob("*")) if path.is_dir()]
     shut(*folders, mode=0o555)
     before = files(site)
-    assert "can't be written (Permission denied); nothing was changed" in refused(run_as_nobody(*patch))
+    assert "can't be written (Permission denied); nothing was changed" in refused(run_confined(*patch))
     assert files(site) == before
     for folder in folders:
         folder.chmod(0o755)
     assert run(*patch)[0] == 0
     shut(*folders, site / ".breakeven-fusion", mode=0o555)
     changed = files(site)
-    assert "can't be written (Permission denied)" in refused(run_as_nobody("revert", str(site)))
+    assert "can't be written (Permission denied)" in refused(run_confined("revert", str(site)))
     assert files(site) == changed
     for folder in folders:
         folder.chmod(0o755)
@@ -172,7 +155,7 @@ def test_an_overlay_that_may_not_be_written(site: Path, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir()
     shut(tmp_path / "closed", mode=0o555)
     out = tmp_path / "closed" / "overlay"
-    answer = run_as_nobody("patch", "--sglang", str(site), "--flashinfer", str(site), "--out", str(out))
+    answer = run_confined("patch", "--sglang", str(site), "--flashinfer", str(site), "--out", str(out))
     assert "the overlay can't be made" in refused(answer)
     assert list((tmp_path / "closed").iterdir()) == []
 

@@ -303,6 +303,7 @@ def _conclude(found: Comparison, p_adjusted: float, p_same_prompts: float, level
     effect, spread = found.log_speedup, found.spread
     speedup = found.figures["speedup"]
     inside_floor = found.floor is not None and abs(effect) <= found.floor
+    p_adjusted = max(p_adjusted, p_same_prompts)  # what is shown for other prompts too has to be shown for these
     verdict = found.verdict(p_adjusted, level)
     decided = verdict != "not-distinguishable"
     repeats, notes = None, []

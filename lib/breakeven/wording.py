@@ -19,9 +19,10 @@ VERDICT_WORDS = {
 def answer(comparisons: Sequence[Row], source: str, level: float) -> dict[str, Any]:
     """The answer in one sentence with its uncertainty, how sure it is, how it was found, and where it differs."""
     judged = [row for row in comparisons if row["speedup"] and not row["accept_length_pinned"]]
-    restarts = max((row["restarts"] for row in comparisons), default=0)
+    restarts = sorted({row["restarts"] for row in comparisons if row["restarts"]} or {0})
     prompts = max((row["prompts"] for row in comparisons), default=0)
-    servers = "1 fresh server" if restarts == 1 else f"{restarts} fresh servers"
+    servers = "1 fresh server" if restarts[-1] == 1 else f"{restarts[-1]} fresh servers"
+    servers = servers if len(restarts) == 1 else f"{restarts[0]} to {servers}"
     how = (
         f"Source: {source}. Each figure comes from {servers} per cell with the same {prompts} prompts each, cells "
         f"interleaved, prefill and warm-up excluded; in parentheses the {100 * level:g} % interval over restarts and "
