@@ -160,15 +160,15 @@ def _gap_options(best: Row, cycles: Mapping[str, Row]) -> list[Option]:
     if not cycle_gap_ms or step_gap_ms is None:
         return []
     change = Change(
-        "half the host's time (CUDA graphs, overlap scheduling)",
+        "half the host's time between forwards (scheduling, sampling; on a GPU also graphs)",
         other_saved_ms=cycle_gap_ms / 2,
         step_saved_ms=step_gap_ms / 2,
     )
     return [
         Option.ranging(
             change, 0.0, 1.6, 1.0, 0.4,
-            "check in server.json that graphs are on for this batch and that overlap scheduling is; then a variant",
-            "a trace shows the device busy through the gaps",
+            "check in server.json whether overlap scheduling is on, and on a GPU graphs for this batch; then a variant",
+            "a trace shows that the forwards leave no gap",
         )
     ]  # fmt: skip
 

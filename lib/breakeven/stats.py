@@ -347,8 +347,10 @@ FIGURES = ("speedup", "speedup_same_prompts", "accept_length", "break_even", "ma
 def without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, Any]:
     """The row of a cell that can't be compared: every figure None, the reason as its note."""
     absent = ("p_pays", "p_adjusted", "share_of_prompts", "noise_floor", "detectable", "repeats_to_decide", "bootstrap")
-    note = f"{cell} and {baseline} have no restart and prompt in common that can be used (failed, degenerate or "
-    "missing requests)"
+    note = (
+        f"{cell} and {baseline} have no restart and prompt in common that can be used (failed, degenerate or missing "
+        "requests)"
+    )
     return {
         "cell": cell,
         "kind": None,

@@ -149,8 +149,9 @@ def findings(
         if each["crossover"]:
             text = f"{each['drafter']}: the answer changes at about {each['crossover']:.1f} concurrent requests"
             sentences.append(f"{text} (interpolated between measured neighbours).")
-    compared = sum(row["canary"]["compared"] for row in cells if row.get("canary"))
-    parted = [each for row in cells if row.get("canary") for each in row["canary"]["parted"]]
+    canaries = [row["canary"] for row in cells if row.get("canary") and row["drafter"] != "none"]
+    compared = sum(each["compared"] for each in canaries)
+    parted = [place for each in canaries for place in each["parted"]]
     return [*sentences, _canary_sentence(compared, parted)] if compared else sentences
 
 
