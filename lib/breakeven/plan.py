@@ -162,7 +162,7 @@ def _drafter_options(point: Point, chain: int | None, chains: Sequence[Chain], t
         faster = Change("a drafter twice as fast", draft_saved_ms=point.draft_ms / 2)
         options.append(
             Option.ranging(
-                faster, 0.3, 1.4, 5.0, 0.4, "a smaller head, a smaller draft vocabulary; on a GPU all drafts in one graph",
+                faster, 0.3, 1.4, 5.0, 0.4, "a smaller head or draft vocabulary; on a GPU all drafts in one graph",
                 "a trace shows that drafting is bound by launches, not by the head's weights",
             )
         )  # fmt: skip
