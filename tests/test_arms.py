@@ -111,3 +111,13 @@ def test_accept_length_over_prompts_is_told_with_the_share_above_break_even(grid
     spread = by_cell(grid["comparisons"])["ngram-d4"]["prompts_accept_length"]
     assert spread["p10"] == spread["p50"] == spread["p90"] == pytest.approx(2.0)
     assert spread["above_break_even"] == 1.0
+
+
+def test_of_two_named_variants_the_first_is_what_the_other_is_compared_with(tmp_path: Path) -> None:
+    cells = {"unfused/ngram-d4": (2.0, 1.25), "fused/ngram-d4": (2.0, 1.15)}
+    baselines = {"unfused/baseline": 1.0, "fused/baseline": 0.9}
+    result = analyse(synthetic.sweep(tmp_path, cells, baselines=baselines))
+    rows = by_cell(result["variants"])
+    assert set(rows) == {"fused/baseline", "fused/ngram-d4"}
+    assert {row["against"] for row in rows.values()} == {"unfused/baseline"}
+    assert rows["fused/baseline"]["speedup"]["estimate"] == pytest.approx(1 / 0.9, rel=0.03)

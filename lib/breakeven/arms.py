@@ -1,7 +1,7 @@
 """The arms of a sweep: what each cell is, under which condition it ran, and which baseline it is compared with.
 
 A cell of ``cells.json`` is a variant of the server, a drafter with its settings (or none) and a condition. Within one
-condition the arms of a variant are compared with that variant's baseline, and the other variants with the default's.
+condition the arms of a variant are compared with that variant's baseline, and the other variants with the first one's.
 """
 
 from __future__ import annotations
@@ -131,16 +131,15 @@ def compare_all(
 
 
 def compare_variants(samples: pd.DataFrame, arms: Mapping[str, Arm], *, level: float) -> list[dict[str, Any]]:
-    """Every arm of another variant, its baseline included, against the default variant's baseline."""
+    """Every arm of another variant, its baseline included, against the baseline of the first variant."""
     rows, words = [], in_words(arms)
+    first = next((arm.variant for arm in arms.values()), DEFAULT_VARIANT)
     for condition in dict.fromkeys(arm.condition for arm in arms.values()):
         here = _of_condition(samples, arms, condition)
         measured = set(here["cell"])
-        default = baselines_of(arms, condition).get(DEFAULT_VARIANT)
+        default = baselines_of(arms, condition).get(first)
         others = [
-            arm.name
-            for arm in arms.values()
-            if arm.condition == condition and arm.variant != DEFAULT_VARIANT and not arm.is_twin
+            arm.name for arm in arms.values() if arm.condition == condition and arm.variant != first and not arm.is_twin
         ]
         others = [name for name in others if name in measured]
         if default is None or default.name not in measured or not others:
