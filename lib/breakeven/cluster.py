@@ -47,7 +47,7 @@ class Worker:
         known.attempt = attempt
         rows = Measurement(self._settings, self._serving, self._load, known, print).run(launch)
         where = f"{socket.gethostname()}: {self._devices}"
-        files = [path for path in self._run_dir.rglob("*") if path.is_file() and path.parent.name != "models"]
+        files = [path for path in self._run_dir.rglob("*") if path.is_file()]
         contents = {str(path.relative_to(self._run_dir)): path.read_bytes() for path in files}
         for path in files:
             path.unlink()
