@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,11 @@ class Leaf:
     op: str = "atom"
     parts: tuple[Leaf, ...] = ()
     opaque: bool = False
-    touched: frozenset[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        touched = self.deps.union(*(part.touched for part in self.parts))
-        object.__setattr__(self, "touched", touched)
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """What it and all its parts depend on."""
+        return self.deps.union(*(part.touched for part in self.parts))
 
     @property
     def is_device(self) -> bool:
@@ -92,7 +93,19 @@ class Value:
 
     def on(self, *deps: str) -> Value:
         """The same value, depending on these too."""
-        return replace(self, deps=self.deps | frozenset(deps)) if not self.deps >= set(deps) else self
+        return self.under(frozenset(deps))
+
+    def under(self, deps: frozenset[str]) -> Value:
+        """The same value, depending on these too."""
+        return self if deps <= self.deps else self.depending(self.deps | deps)
+
+    def depending(self, deps: frozenset[str]) -> Value:
+        """The same value, depending on these alone. Not ``dataclasses.replace``: this is the innermost loop."""
+        return Value(self.kind, self.data, deps, self.why, self.name, self.options)
+
+    def because(self, why: Leaf) -> Value:
+        """The same value with this explanation."""
+        return Value(self.kind, self.data, self.deps, why, self.name, self.options)
 
 
 PLAIN = (bool, int, float, str, bytes, type(None), EllipsisType)
@@ -192,9 +205,7 @@ def join(values: list[Value], under: frozenset[str] = frozenset(), *, hazy: bool
     deps = frozenset().union(under, *(value.deps for value in values))
     if len(flat) == 1:
         only = flat[0]
-        return replace(
-            only, deps=only.deps | deps if not only.is_known else frozenset().union(*(v.deps for v in values))
-        )
+        return only.depending(frozenset().union(*(v.deps for v in values))) if only.is_known else only.under(deps)
     kind = "opaque" if hazy or any(value.is_opaque for value in values) else "free"
     if hazy and not any(dep.startswith("not understood") for dep in deps):
         deps |= {"not understood: a condition"}

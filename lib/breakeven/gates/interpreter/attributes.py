@@ -158,8 +158,8 @@ class Attributes(Core):
             closed = known(False, deps)
             where = stores[0]
             home = Frame(where.module, where.module.symbol(where.node), {})
-            result = replace(
-                closed, why=self._leaf(where.node, home, closed, "atom", tuple(reasons), text=f"the mark {name}")
+            result = closed.because(
+                self._leaf(where.node, home, closed, "atom", tuple(reasons), text=f"the mark {name}")
             )
         self._keep(key, result, met)
         return result
@@ -217,7 +217,7 @@ class Attributes(Core):
                 if plainly is not None:
                     values.append(plainly)
                 else:
-                    values += self._values_stored(FunctionRef(owner.module, method, owner), name)[0]
+                    values += self._values_stored(FunctionRef(owner.module, method, owner), name, lenient=True)[0]
         result = join(values, frozenset({f"what self.{name} is set to"})) if values else None
         self._busy.discard(key)
         self._keep(key, result, met)

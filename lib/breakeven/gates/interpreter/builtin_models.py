@@ -156,7 +156,7 @@ class BuiltinModels(Core):
         if not parts:
             return result
         why = replace(parts[0], value=result.truth, deps=deps, op="or" if stop else "and", parts=parts)
-        return replace(result, why=why)
+        return result.because(why)
 
     def _builtin_map(self, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame) -> Value:
         items = self._items(args[1]) if len(args) == 2 else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from breakeven.gates.interpreter.core import Core
 from breakeven.gates.interpreter.frames import Frame, Hit, is_refusal
@@ -242,10 +241,10 @@ class Calls(Core):
         if error is not None and is_refusal(error):
             guards = tuple(step.leaf for step in error.steps if step.leaf.deps)[:1]
             result = result.on(*frozenset().union(*(leaf.deps for leaf in guards)))
-            return replace(result, why=self._leaf(target, frame, result, "atom", guards, text=f"{target.name}(...)"))
+            return result.because(self._leaf(target, frame, result, "atom", guards, text=f"{target.name}(...)"))
         if not result.is_known and result.why is None:
             parts = tuple(step.leaf for step in unsettled)
-            result = replace(result, why=self._leaf(target, frame, result, "or", parts)) if parts else result
+            result = result.because(self._leaf(target, frame, result, "or", parts)) if parts else result
         return result
 
     def _bind(

@@ -43,15 +43,16 @@ class Classes(Core):
 
     def _find_in_class(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.stmt] | None:
         for owner in self.bases(cls):
-            for statement in reversed(owner.node.body):
-                if name in self._bound_by(statement):
-                    return owner, statement
+            statement = self._members(owner.node).get(name)
+            if statement is not None:
+                return owner, statement
         return None
 
-    def _bound_by(self, statement: ast.stmt) -> tuple[str, ...]:
-        if id(statement) not in self._bound:
-            self._bound[id(statement)] = tuple(dict.fromkeys(bound_names(statement)))
-        return self._bound[id(statement)]
+    def _members(self, node: ast.ClassDef) -> dict[str, ast.stmt]:
+        """For each name that the class body binds, the last statement that does."""
+        if id(node) not in self._member_maps:
+            self._member_maps[id(node)] = {name: each for each in node.body for name in bound_names(each)}
+        return self._member_maps[id(node)]
 
     def _class_attribute(self, cls: ClassRef, name: str, receiver: Value | None) -> Value:
         found = self._find_in_class(cls, name)

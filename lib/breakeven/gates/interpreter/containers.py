@@ -78,7 +78,7 @@ class Containers(Core):
             data = [known(number, value.deps) for number in data[: _MAX_ITEMS + 1]]
         if not isinstance(data, list | tuple | set | frozenset) or len(data) > _MAX_ITEMS:
             return None
-        return [item if item.deps >= value.deps else replace(item, deps=item.deps | value.deps) for item in data]
+        return [item.under(value.deps) for item in data]
 
     def _on_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame) -> Value:  # noqa: N802
         inner = replace(frame, locals=dict(frame.locals), root=False)
@@ -151,13 +151,13 @@ class Containers(Core):
                 if isinstance(data, dict):
                     if key.data in data:
                         found = data[key.data]
-                        return replace(found, deps=found.deps | base.deps | key.deps)
+                        return found.under(base.deps | key.deps)
                 elif isinstance(data, list | tuple | str):
                     found = data[key.data]
                     deps = base.deps | key.deps
                     if isinstance(key.data, slice) and not isinstance(data, str):
                         return known(found, deps)
-                    return replace(found, deps=found.deps | deps) if isinstance(found, Value) else lift(found, deps)
+                    return found.under(deps) if isinstance(found, Value) else lift(found, deps)
             except (TypeError, IndexError, KeyError):
                 return opaque(self.text(node))
         if key.is_known and isinstance(key.data, str):

@@ -34,7 +34,7 @@ class Core:
         self._fixed: dict[tuple[int, bool], bool] = {}
         self._storing: dict[int, dict[str, list[FunctionNode]]] = {}
         self._base_lists: dict[int, list[ClassRef]] = {}
-        self._bound: dict[int, tuple[str, ...]] = {}
+        self._member_maps: dict[int, dict[str, ast.stmt]] = {}
 
     def _itself(self, name: str) -> Value:
         """A value met while it is being computed: what is computed from it now is only provisional."""
@@ -122,7 +122,9 @@ class Core:
 
         def _module_value(self, dotted: str) -> Value: ...
 
-        def _values_stored(self, function: FunctionRef, name: str) -> tuple[list[Value], list[Value], list[Step]]: ...
+        def _values_stored(
+            self, function: FunctionRef, name: str, *, lenient: bool = False
+        ) -> tuple[list[Value], list[Value], list[Step]]: ...
 
         def evaluate(self, node: ast.expr, frame: Frame) -> Value: ...
 
@@ -141,8 +143,6 @@ class Core:
         def _marked(self, name: str, frame: Frame) -> Value | None: ...
 
         def _find_in_class(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.stmt] | None: ...
-
-        def _bound_by(self, statement: ast.stmt) -> tuple[str, ...]: ...
 
         def _class_attribute(self, cls: ClassRef, name: str, receiver: Value | None) -> Value: ...
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from breakeven.gates.interpreter.core import Core
 from breakeven.gates.interpreter.frames import Frame, changes_something, mentions
-from breakeven.gates.program import descendants
+from breakeven.gates.program import bound_names, descendants
 from breakeven.gates.values import (
     PLAIN,
     FunctionRef,
@@ -46,10 +45,12 @@ class Deferral(Core):
 
     def _matters(self, node: ast.AST, frame: Frame) -> bool:
         """Whether running this can reach what is watched, or raise because of the GPU."""
-        words = self.watch.words if self.watch is not None and frame.root else frozenset()
+        watch = self.watch if frame.root else None
         for inner in self._parts(node):
-            if words and mentions(inner, words):
+            if watch is not None and mentions(inner, watch.words):
                 return True
+            if watch is not None and watch.lenient:
+                continue
             if isinstance(inner, ast.Call) and self._may_refuse(inner.func, frame):
                 return True
         return False
@@ -150,8 +151,8 @@ class Deferral(Core):
             value = value.on(*frozenset().union(*(leaf.deps for leaf in steps)))
             if value.is_known and isinstance(value.data, PLAIN):
                 parts = (*steps, *([value.why] if value.why is not None else []))
-                return replace(value, why=self._leaf(node, frame, value, "atom", parts, text=name))
+                return value.because(self._leaf(node, frame, value, "atom", parts, text=name))
             return value
 
-        for name in self._bound_by(node):
+        for name in dict.fromkeys(bound_names(node)):
             frame.locals[name] = Lazy(lambda name=name: value_of(name))  # type: ignore[misc]

@@ -57,7 +57,7 @@ class Expressions(Core):
         if isinstance(node, ast.BoolOp | ast.UnaryOp | ast.Compare):
             return value
         parts = (value.why,) if value.why is not None else ()
-        return replace(value, why=self._leaf(node, frame, value, "atom", parts))
+        return value.because(self._leaf(node, frame, value, "atom", parts))
 
     def _on_Constant(self, node: ast.Constant, frame: Frame) -> Value:  # noqa: N802
         return known(node.value)
@@ -106,19 +106,17 @@ class Expressions(Core):
         if deciding:
             deps = frozenset().union(*(all_deps(value) for value in deciding))
             first = deciding[0]
-            result = (
-                known(stop, deps) if not first.is_known or isinstance(first.data, bool) else replace(first, deps=deps)
-            )
+            result = known(stop, deps) if not first.is_known or isinstance(first.data, bool) else first.depending(deps)
         else:
             deps = frozenset().union(*(all_deps(value) for value in values))
             unsettled = [value for value in values if value.truth is None]
             if not unsettled:
-                result = replace(values[-1], deps=deps)
+                result = values[-1].depending(deps)
             elif any(value.is_opaque for value in unsettled):
                 result = Value("opaque", deps=deps)
             else:
                 result = Value("free", deps=deps)
-        return replace(result, why=self._leaf(node, frame, result, "and" if is_and else "or", parts))
+        return result.because(self._leaf(node, frame, result, "and" if is_and else "or", parts))
 
     def _on_UnaryOp(self, node: ast.UnaryOp, frame: Frame) -> Value:  # noqa: N802
         if not isinstance(node.op, ast.Not):
@@ -133,7 +131,7 @@ class Expressions(Core):
             known(not truth, deps) if truth is not None else Value("opaque" if value.is_opaque else "free", deps=deps)
         )
         parts = (value.why,) if value.why is not None else ()
-        return replace(result, why=self._leaf(node, frame, result, "not", parts))
+        return result.because(self._leaf(node, frame, result, "not", parts))
 
     def _on_Compare(self, node: ast.Compare, frame: Frame) -> Value:  # noqa: N802
         self._comparing += 1  # a function that is only compared is not handed on
@@ -155,7 +153,7 @@ class Expressions(Core):
         else:
             result = Value("opaque" if any(v.is_opaque for v in results) else "free", deps=deps)
         parts = tuple(value.why for value in (first, *others) if value.why is not None)
-        return replace(result, why=self._leaf(node, frame, result, "atom", parts))
+        return result.because(self._leaf(node, frame, result, "atom", parts))
 
     def _compare(self, op: type, left: Value, right: Value) -> Value:
         deps = all_deps(left) | all_deps(right)
@@ -221,11 +219,11 @@ class Expressions(Core):
                 value = self.evaluate(node.body if step.needed else node.orelse, frame)
             finally:
                 frame.path.remove(step)
-            value = replace(value, deps=value.deps | step.leaf.deps)
+            value = value.under(step.leaf.deps)
             return (
                 value
                 if value.why is not None or not value.is_known
-                else replace(value, why=self._leaf(node, frame, value, "atom", (step.leaf,)))
+                else value.because(self._leaf(node, frame, value, "atom", (step.leaf,)))
             )
         values = []
         for needed, branch in ((True, node.body), (False, node.orelse)):

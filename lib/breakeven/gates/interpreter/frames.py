@@ -111,4 +111,11 @@ def is_refusal(error: RaisedError) -> bool:
 
 
 def has_decorator(node: FunctionNode, name: str) -> bool:
-    return any(ast.unparse(decorator).rpartition(".")[2] == name for decorator in node.decorator_list)
+    return any(last_name(decorator) == name for decorator in node.decorator_list)
+
+
+def last_name(node: ast.AST) -> str:
+    """``c`` of ``a.b.c``, empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

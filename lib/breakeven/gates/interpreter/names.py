@@ -149,9 +149,11 @@ class Names(Core):
             return join(sure)
         return join(values, frozenset({f"what {name} is set to at run time"})) if len(values) > 1 else first
 
-    def _values_stored(self, function: FunctionRef, name: str) -> tuple[list[Value], list[Value], list[Step]]:
+    def _values_stored(
+        self, function: FunctionRef, name: str, *, lenient: bool = False
+    ) -> tuple[list[Value], list[Value], list[Step]]:
         """Values that a function may store under a name, those that it certainly stores, and its decisions."""
-        watch = Watch(stores=frozenset({name}), words=frozenset({name}))
+        watch = Watch(stores=frozenset({name}), words=frozenset({name}), lenient=lenient)
         key = ("stores", id(function.node), name)
         if key in self._busy:
             return [self._itself(name)], [], []

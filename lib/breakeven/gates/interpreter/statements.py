@@ -101,11 +101,11 @@ class Statements(Core):
         """A returned value together with the decisions that led to returning it."""
         deps = frozenset().union(*(step.leaf.deps for step in frame.log))
         if value.why is not None or (value.is_known and not isinstance(value.data, PLAIN)):
-            return replace(value, deps=value.deps | deps)
+            return value.under(deps)
         steps = [step for step in frame.path if step.leaf.deps] or [step for step in frame.log if step.leaf.deps]
         parts = tuple(step.leaf for step in steps)
-        value = replace(value, deps=value.deps | deps)
-        return replace(value, why=self._leaf(node, frame, value, "atom", parts)) if parts else value
+        value = value.under(deps)
+        return value.because(self._leaf(node, frame, value, "atom", parts)) if parts else value
 
     def _do_Raise(self, node: ast.Raise, frame: Frame) -> str:  # noqa: N802
         call = node.exc
