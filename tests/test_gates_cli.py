@@ -190,3 +190,15 @@ def test_the_answers_in_json_and_in_words(site: Path, tmp_path: Path) -> None:
 
 def test_one_tensor_parallel_size_is_assumed_everywhere() -> None:
     assert config.GateSettings.model_fields["gate_tp"].default == DEFAULT_TP == gates.make_context("sm120").tp
+
+
+def test_what_the_launch_closes_is_not_put_down_to_the_gpu() -> None:
+    """An installed SGLang lets sm90 through; deterministic inference, or one GPU, closes fusion all the same."""
+    for arguments, words in (
+        (["--deterministic"], "with these settings SGLang leaves the fused all-reduce off on sm90"),
+        (["--tp", "1"], "not used at TP 1, whatever the GPU"),
+    ):
+        status, text, _ = run("gates", "--arch", "sm90", *arguments)
+        assert status == 0
+        assert words in text
+        assert "keeps sm90 out" not in text

@@ -16,6 +16,8 @@ COLUMNS = {
 _VERDICTS = {
     "runs": "the fused all-reduce runs on {arch}: SGLang lets it through and FlashInfer has the kernel",
     "denied-by-sglang": "SGLang keeps {arch} out of the fused all-reduce, although FlashInfer has a kernel for it",
+    "denied-for-the-launch": "with these settings SGLang leaves the fused all-reduce off on {arch}, "
+    "and not on account of the GPU alone",
     "denied-by-flashinfer": "SGLang would let {arch} through, but FlashInfer has no kernel for it",
     "denied-by-both": "SGLang keeps {arch} out, and FlashInfer has no kernel for it either",
     "crashes": "SGLang lets {arch} reach the kernel and FlashInfer refuses it: the server crashes there",
@@ -31,7 +33,9 @@ def headline(verdict: Mapping[str, Any]) -> str:
         releases += f" with FlashInfer {verdict['flashinfer']['version']}"
     if _one_gpu(verdict):
         return f"{releases}: the fused all-reduce is not used at TP 1, whatever the GPU: one GPU reduces nothing."
-    return f"{releases}: {_VERDICTS[verdict['verdict']].format(arch=verdict['arch'])}."
+    of_the_launch = verdict["verdict"] == "denied-by-sglang" and not verdict["patchable"]
+    words = _VERDICTS["denied-for-the-launch" if of_the_launch else verdict["verdict"]]
+    return f"{releases}: {words.format(arch=verdict['arch'])}."
 
 
 def _one_gpu(verdict: Mapping[str, Any]) -> bool:
@@ -55,7 +59,7 @@ def explain(verdict: Mapping[str, Any]) -> str:
     if verdict["patchable"]:
         sentences.append("A change to SGLang alone would open it.")
     elif verdict["verdict"] == "denied-by-sglang":
-        sentences.append("More than the architecture closes it: letting this GPU through would not open it.")
+        sentences.append("Letting this GPU through would not open it.")
     elif verdict["verdict"] in ("denied-by-both", "denied-by-flashinfer", "crashes"):
         sentences.append("No change to SGLang helps before FlashInfer brings a kernel for this GPU.")
     if verdict.get("in_front"):
