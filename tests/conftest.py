@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import nbformat
 import pytest
 
-from breakeven import config
+from breakeven import artifacts, config
 from breakeven.command import LaunchSpec
 from breakeven.server import Server, launch
 
+ROOT = Path(__file__).parents[1]
 Suite = Callable[..., Path]
 START_S = 1200.0
 """Seconds for a start of the real server: 40 on two idle cores, many times that where they are shared."""
@@ -45,6 +47,28 @@ def lay_out_suite(root: Path, **bodies: str) -> Path:
 def suite(tmp_path: Path) -> Suite:
     """``lay_out_suite`` in the test's own folder."""
     return functools.partial(lay_out_suite, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of the shipped smoke parameters, in a folder of its own."""
+    run_dir = tmp_path_factory.mktemp("runs") / "smoke"
+    done = run_cli(ROOT, "run", "parameters/smoke.yaml", "-p", f"run_dir={run_dir}", timeout_s=1500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip().splitlines()[-1] == str(run_dir / "report/index.html")
+    return run_dir
+
+
+def wait_for_a_measured_sample(
+    run_dir: Path, process: subprocess.Popen[Any], cell: str = "baseline", seconds: float = 300
+) -> None:
+    """Return once a request to a server of this cell was measured."""
+    deadline = time.monotonic() + seconds
+    while not any(
+        (row["phase"], row["cell"]) == ("measure", cell) for row in artifacts.read_jsonl(run_dir / "samples.jsonl")
+    ):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="session")

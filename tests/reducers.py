@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,14 @@ class Hangs(TorchReducer):
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         time.sleep(600)
         return x
+
+
+class NeverEnds(TorchReducer):
+    """Measures well and keeps its process alive afterwards."""
+
+    def __init__(self, job: Mapping[str, Any], rank: int) -> None:
+        super().__init__(job, rank)
+        threading.Thread(target=time.sleep, args=(600,)).start()
 
 
 class NeedsAMissingPackage(TorchReducer):

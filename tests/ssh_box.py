@@ -77,6 +77,19 @@ class Box:
                 process.kill()
         return len(cut)
 
+    def vanish(self) -> None:
+        """Be out of reach: no connection is left, and none can be made."""
+        connections = self.everything()
+        self.server.kill()
+        self.server.wait(10)
+        for process in connections:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def come_back(self) -> None:
+        """Be in reach again, after ``vanish``."""
+        self.server = _start_sshd(self.folder, self.port, os.geteuid() == 0)
+
     def processes(self) -> list[psutil.Process]:
         """What runs there, connections left out: all of the user's, or what has the home in its environment."""
         found = []
@@ -89,7 +102,7 @@ class Box:
 
     def files(self) -> set[str]:
         """What lies in the home, the caches left out."""
-        kept = {"library", "shipped", "models"}
+        kept = {"library", "shipped", "models", "kernels"}
         below = (path.relative_to(self.home) for path in self.home.rglob("*") if path.is_file())
         return {str(path) for path in below if not kept & set(path.parts) and ".cache/sglang" not in str(path)}
 
@@ -113,14 +126,13 @@ def open_box() -> Iterator[Box]:
         (port,) = LOCAL.free_ports(1)
         write_client(client_home, port, user)
         (folder / "sshd_config").write_text(CONFIG.format(port=port, folder=folder, user=user, home=home))
-        server = _start_sshd(folder, port, root)
-        box = Box(folder, home, client_home, user, port, server)
+        box = Box(folder, home, client_home, user, port, _start_sshd(folder, port, root))
         try:
             yield box
         finally:
             box.cut()
-            server.terminate()
-            server.wait(10)
+            box.server.terminate()
+            box.server.wait(10)
             left = box.processes()
             for process in left:
                 process.kill()

@@ -8,7 +8,7 @@ STAND_IN = """
 import http.server, json, os, signal, subprocess, sys, time
 
 behaviour = os.environ.get("BEHAVIOUR", "good")
-arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+port = int(sys.argv[sys.argv.index("--port") + 1])
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("child", child.pid, flush=True)
 if behaviour == "silent":
@@ -43,28 +43,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
             print('INFO: 127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable', flush=True)
             return self.answer({}, 503)
         if self.path == "/get_server_info" or (self.path == "/server_info" and behaviour != "old"):
-            self.answer({"max_running_requests": 7, "api_key": "secret", "tokenizer_mode": "auto"})
+            more = {"speculative_algorithm": "EAGLE3"} if behaviour == "speculating" else {}
+            self.answer({"max_running_requests": 7, "api_key": "secret", "tokenizer_mode": "auto", **more})
         else:
             self.answer({}, 200 if self.path in ("/health", "/health_generate") else 404)
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if behaviour == "deaf" or request["text"] == "ponder":
+        if behaviour == "deaf" or request.get("text") == "ponder":
             time.sleep(600)
+        if "input_ids" in request:  # the client that measures
+            time.sleep(0.3)
         if behaviour == "dies when asked":
             print("RuntimeError: something broke", flush=True)
             os._exit(1)
         if behaviour == "broken":
             return self.answer({"error": "no"}, 500)
         tokens = 0 if behaviour == "mute" else request["sampling_params"]["max_new_tokens"]
-        self.answer({"text": "Monday", "meta_info": {"completion_tokens": tokens}})
+        meta = {"completion_tokens": tokens, "prompt_tokens": 3, "e2e_latency": 0.01 * tokens}
+        self.answer({"text": "Monday", "output_ids": list(range(tokens)), "meta_info": meta})
 
     def log_message(self, *args):
         pass
 
 
 http.server.HTTPServer.allow_reuse_address = True
-server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments["--port"])), Handler)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
 print("[2026-01-01 00:00:04] INFO:     Uvicorn running on http://127.0.0.1", flush=True)
 print("[2026-01-01 00:00:04] The server is fired up and ready to roll!", flush=True)
 server.serve_forever()
@@ -76,7 +80,9 @@ def lay_out_stand_in(site: Path) -> Path:
     (site / "sglang" / "srt").mkdir(parents=True)
     (site / "sglang" / "__init__.py").write_text("")
     (site / "sglang" / "launch_server.py").write_text(STAND_IN)
-    flags = ["--model-path", "--host", "--port", "--nccl-port", "--tp-size", "--speculative-algorithm"]
+    flags = ["--model-path", "--host", "--port", "--nccl-port", "--tp-size", "--speculative-algorithm", "--dtype"]
+    flags += ["--context-length", "--max-running-requests", "--enable-metrics", "--speculative-num-draft-tokens"]
+    flags += ["--speculative-ngram-max-bfs-breadth"]
     (site / "sglang" / "srt" / "server_args.py").write_text(f"FLAGS = {flags}\n")
     info = site / "sglang-0.5.23.dist-info"
     info.mkdir()

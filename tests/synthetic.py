@@ -51,6 +51,7 @@ def launch_row(name: str, launch: str, restart: int, order: int) -> dict[str, An
     variant, _, rest = name.rpartition("/")
     return {
         "cell": name,
+        "arm": name.partition("@")[0],
         "variant": variant or "default",
         "concurrency": int(rest.partition("@c")[2] or 1),
         "launch": launch,

@@ -38,7 +38,8 @@ def test_gloo_is_measured_at_every_payload_and_its_sums_are_right(ranks: int, tm
     stored = artifacts.read_json(tmp_path / "allreduce.json")
     assert stored["rows"] == result["rows"]
     assert allreduce.findings(result)
-    assert "gloo" in allreduce.figure(result).alt
+    figure = allreduce.figure(result)
+    assert "gloo" in figure.alt and ">0.125</text>" in figure.svg and "mathdefault" not in figure.svg
 
 
 def test_what_is_wrong_fails_or_dies_is_a_row_and_the_rest_is_measured(tmp_path: Path) -> None:
@@ -79,6 +80,17 @@ def test_a_setting_that_hangs_is_ended(tmp_path: Path) -> None:
     settings = [GLOO, Setting("hangs", "tests.reducers:Hangs")]
     result = allreduce.bench(64, 2, tmp_path, settings=settings, batches=(1,), widths=(1,), iterations=5, silent_s=15.0)
     assert result["rows"][-1]["reason"].startswith("hang")
+
+
+def test_ranks_that_have_measured_everything_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allreduce, "TEARDOWN_S", 0.5)
+    settings = [GLOO, Setting("stays", "tests.reducers:NeverEnds")]
+    result = allreduce.bench(
+        64, 2, tmp_path, settings=settings, batches=(1,), widths=(1,), iterations=5, silent_s=400.0
+    )
+    assert [row["status"] for row in result["rows"]] == ["ok"] * 4
 
 
 def test_a_reference_that_fails_is_no_result(tmp_path: Path) -> None:

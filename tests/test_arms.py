@@ -49,8 +49,10 @@ def test_other_variants_are_compared_with_the_default_baseline_too(grid: dict[st
 
 def test_the_answer_names_the_condition_that_differs(grid: dict[str, Any]) -> None:
     assert grid["answer"]["sentence"].startswith("Yes. NGRAM with 4 draft tokens")
-    (elsewhere,) = grid["answer"]["elsewhere"]
+    elsewhere, fused, kinds = grid["answer"]["elsewhere"]
+    assert kinds.startswith("By kind (8 prompts each, these alone): NGRAM with 4 draft tokens, concurrency 1 pays on")
     assert "concurrency 4 does not pay" in elsewhere
+    assert fused.startswith("baseline, variant fused, concurrency 1 is faster than baseline, concurrency 1: 1.1")
 
 
 def test_a_drafter_whose_speed_up_crosses_1_has_a_crossover_between_the_two(grid: dict[str, Any]) -> None:
@@ -68,6 +70,15 @@ def test_an_arm_whose_baseline_failed_needs_more_and_says_so(tmp_path: Path) -> 
     artifacts.write_json(tmp_path / "cells.json", content)
     row = by_cell(analyse(tmp_path)["comparisons"])["fused/ngram-d4"]
     assert row["verdict"] == "needs-more" and "fused/baseline" in row["note"] and row["speedup"] is None
+
+
+def test_the_baselines_second_half_stands_in_where_the_first_was_not_measured(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)}, baselines={"baseline": 1.0, "baseline-again": 1.0}, restarts=2)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"] = [row for row in content["cells"] if (row["cell"], row["restart"]) != ("baseline", 1)]
+    artifacts.write_json(tmp_path / "cells.json", content)
+    (row,) = analyse(tmp_path)["comparisons"]
+    assert row["restarts"] == 2 and row["against"] == "baseline"
 
 
 def test_arms_that_would_read_the_same_carry_their_names(tmp_path: Path) -> None:
@@ -96,9 +107,11 @@ def test_with_pinned_accept_lengths_alone_the_answer_is_the_bar_and_no_verdict(t
         row["accept_length_pinned"] = None if row["cell"] == "baseline" else 2.0
     artifacts.write_json(tmp_path / "cells.json", content)
     result = analyse(tmp_path)
-    assert result["answer"]["sentence"].startswith("Not decided: the accept lengths were pinned")
-    assert "NGRAM with 2 draft tokens pays from accept length 1.2" in result["answer"]["sentence"]
+    assert result["answer"]["sentence"].startswith("Not decided: accept lengths were pinned to 2")
+    assert "NGRAM with 2 draft tokens breaks even at 1.2" in result["answer"]["sentence"]
     assert {row["verdict"] for row in result["comparisons"]} == {"needs-more"}
+    assert result["by_kind"] == result["theory"] == result["left_out"] == []
+    assert [row["step"][:25] for row in result["next_steps"]] == ["Measure the accept length"]
 
 
 def test_an_accept_length_interval_stays_within_what_a_verify_can_give(tmp_path: Path) -> None:
@@ -119,5 +132,6 @@ def test_of_two_named_variants_the_first_is_what_the_other_is_compared_with(tmp_
     result = analyse(synthetic.sweep(tmp_path, cells, baselines=baselines))
     rows = by_cell(result["variants"])
     assert set(rows) == {"fused/baseline", "fused/ngram-d4"}
-    assert {row["against"] for row in rows.values()} == {"unfused/baseline"}
+    assert {row["against"] for row in rows.values()} == {"baseline, variant unfused"}
+    assert {row["outcome"] for row in rows.values()} == {"faster"}
     assert rows["fused/baseline"]["speedup"]["estimate"] == pytest.approx(1 / 0.9, rel=0.03)

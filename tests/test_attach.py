@@ -21,6 +21,7 @@ from breakeven.errors import UserError
 from breakeven.hosts import LOCAL
 from breakeven.launching import Serving
 from breakeven.server import LaunchFailure
+from tests.conftest import Suite, run_cli
 from tests.stand_in import lay_out_stand_in
 
 
@@ -156,6 +157,15 @@ def test_a_sweep_measures_what_runs_and_says_what_it_leaves_out(tmp_path: Path) 
     assert (alone.drafters, alone.variants, alone.restarts) == ([], {}, 1)
     assert "server_flags" in said[1] and "left out" in said[-1]
     assert attach.as_it_runs(config.SweepSettings(), said.append) == config.SweepSettings()
+
+
+@pytest.mark.process
+def test_a_server_that_speculates_is_refused_before_a_kernel_starts(tmp_path: Path, suite: Suite) -> None:
+    root = suite()
+    with running(tmp_path / "server", "speculating") as url:
+        done = run_cli(root, "run", "parameters/short.yaml", "-p", f"host=attach:{url}")
+    assert done.returncode == 2 and "the attached server speculates (EAGLE3)" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and not (root / "outputs").exists()
 
 
 def test_a_container_is_held_from_within_or_not_at_all() -> None:

@@ -1,28 +1,34 @@
-"""A sweep on two Ray workers of this machine, with the real server: one of them is killed, and nothing is lost."""
+"""A sweep on two Ray workers of this machine, with the real server: one of them is killed, and nothing is lost.
+
+It is the sweep of the smoke parameters, so that its verdicts can stand beside those of a run without workers.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from breakeven import artifacts, cluster, sweep
+from breakeven import artifacts, cluster, config, sweep
 from breakeven.config import SweepSettings
+from breakeven.design import Arm, Launch
 from breakeven.errors import UserError
+from breakeven.measuring import Workload
+from breakeven.prompts import Prompt
+from breakeven.store import Store
+from tests import verdicts
+from tests.conftest import ROOT
 
-SETTINGS: dict[str, Any] = {
-    "engine": "embedded",
-    "drafters": [{"algorithm": "NGRAM", "draft_tokens": [4], "breadth": 1, "depth": 256}],
-    "kinds": ["code edit"],
-    "profile_steps": 0,
-}
+SETTINGS: dict[str, Any] = {**config.load_parameters(ROOT / "parameters/smoke.yaml"), "profile_steps": 0}
 
 
 def test_a_search_can_not_be_shared_among_workers(tmp_path: Path) -> None:
@@ -36,8 +42,36 @@ def test_without_ray_workers_are_refused_with_what_to_install(monkeypatch: pytes
         cluster._ray()
 
 
+def test_a_launch_that_a_worker_lost_with_its_connection_is_measured_again_three_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {"status": "failed", "failure": {"class": "connection-lost", "text": "the connection dropped"}}
+    good = {"status": "ok", "failure": None, "seconds": 1.0}
+    launch, said = Launch(Arm("baseline", None), 0), []
+    fixed = {"cell": "baseline", "arm": "baseline", "restart": 0, "launch": f"{launch.key}.1"}
+
+    def work(answers: list[dict[str, Any]], folder: Path) -> Store:
+        """A crew of one worker, in this process."""
+        found = ({"rows": [{**fixed, **answer}], "samples": [], "files": {}} for answer in answers)
+        worker = SimpleNamespace(measure=SimpleNamespace(remote=lambda *_: object()))
+        ray = SimpleNamespace(wait=lambda tasks, num_returns: (tasks, []), get=lambda _: next(found))
+        ray.exceptions = SimpleNamespace(RayActorError=ZeroDivisionError)
+        monkeypatch.setattr(cluster, "_places", lambda ray, workers: [{}])
+        monkeypatch.setattr(cluster._Crew, "_hire", lambda self, place: worker)
+        store = Store(folder, {}, resume=False)
+        settings, load = SweepSettings(workers=1), Workload([], [], Prompt("", "", "", 1))
+        cluster._Crew(ray, settings, [launch], load, store, folder, said.append).work()
+        return store
+
+    assert [row["status"] for row in work([lost, lost, good], tmp_path / "one").rows] == ["ok"]
+    assert sum("the connection dropped; baseline.restart0 is measured again" in text for text in said) == 2
+    with pytest.raises(RuntimeError, match="lost 3 times; the last: the connection dropped"):
+        work([lost, lost, lost], tmp_path / "other")
+    assert artifacts.read_json(tmp_path / "other" / "cells.json")["cells"] == []
+
+
 @pytest.mark.e2e
-def test_a_killed_worker_loses_nothing_and_every_cell_is_measured_once(tmp_path: Path) -> None:
+def test_two_workers_give_the_verdicts_of_one_and_a_killed_one_loses_nothing(smoke: Path, tmp_path: Path) -> None:
     said: list[str] = []
     killed = threading.Event()
 
@@ -65,7 +99,9 @@ def test_a_killed_worker_loses_nothing_and_every_cell_is_measured_once(tmp_path:
     measured = Counter((row["launch"], row["prompt_id"]) for row in samples if row["phase"] == "measure")
     assert set(measured.values()) == {1}
     assert all((tmp_path / "logs" / row["log"]).exists() for row in result["cells"])
-    assert not _workers()
+    assert not _workers() and not list(Path(tempfile.gettempdir()).glob(f"breakeven-worker-of-{os.getpid()}-*"))
+    verdicts.assert_the_same_answers(smoke, tmp_path)
+    verdicts.assert_no_verdict_against_the_other(smoke, tmp_path)
 
 
 def _workers() -> list[psutil.Process]:

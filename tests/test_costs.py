@@ -159,7 +159,7 @@ def test_where_speculation_pays_the_limit_of_a_faster_forward_is_named() -> None
     point = Point(accept_length=2.0, cycle_ms=6.56, step_ms=4.85)
     forward = whatif.smallest_change_that_pays(point)[-1]
     limit = 2 * 4.85 - 6.56
-    assert f"{limit:.2f} ms" in forward["text"]
+    assert f"{limit:.2f} ms" in forward["text"] and forward["needed"] == pytest.approx(-limit)
     assert whatif.apply(point, target_forward("x", limit)).speedup == pytest.approx(1)
 
 
@@ -174,12 +174,12 @@ def test_tornado_puts_the_widest_swing_first_and_says_what_flips_the_answer() ->
 
 def test_plan_ranks_by_expected_gain_and_follows_the_figures() -> None:
     point = Point(accept_length=2.0, cycle_ms=14.0, step_ms=9.0, verify_ms=11.0, draft_ms=2.0)
-    rows = plan.plan(point, plan.usual_options(point, allreduce_ms=3.0))
+    rows, _ = plan.plan(point, plan.usual_options(point, allreduce_ms=3.0))
     assert [row["rank"] for row in rows] == list(range(1, len(rows) + 1))
     assert all(row["gain_low"] <= row["gain"] <= row["gain_high"] for row in rows)
     assert {row["evidence"] for row in rows} == {"modelled"}
     rank = {row["option"]: row["rank"] for row in rows}
-    little = {row["option"]: row["rank"] for row in plan.plan(point, plan.usual_options(point, allreduce_ms=0.1))}
+    little = {row["option"]: row["rank"] for row in plan.plan(point, plan.usual_options(point, allreduce_ms=0.1))[0]}
     drafter = "a better drafter (10 % more accept length)"
     assert little[drafter] == 1 < rank[drafter]  # all-reduce options lead only where there is all-reduce time
 
@@ -190,13 +190,24 @@ def test_plan_prefers_less_effort_where_gains_are_alike() -> None:
         plan.Option.ranging(Change(name, draft_saved_ms=1.0), 0.5, 2.0, days, 0.5, "try", "refute")
         for name, days in (("slow", 9.0), ("quick", 1.0))
     ]
-    assert [row["option"] for row in plan.plan(point, options)] == ["quick", "slow"]
+    assert [row["option"] for row in plan.plan(point, options)[0]] == ["quick", "slow"]
+
+
+def test_what_is_likely_to_lose_or_not_enough_is_left_out_of_the_ranking_with_its_reason() -> None:
+    point = Point(accept_length=2.0, cycle_ms=30.0, step_ms=10.0)
+    losing = plan.Option.ranging(Change("slower", step_saved_ms=-1.0), 0.5, 2.0, 1.0, 0.5, "try", "refute")
+    short = plan.Option.ranging(Change("not enough", draft_saved_ms=2.0), 0.5, 2.0, 1.0, 0.5, "try", "refute")
+    gaining = plan.Option.ranging(target_forward("forward", 1.0), 0.5, 2.0, 1.0, 0.5, "try", "refute")
+    ranked, others = plan.plan(point, [losing, short, gaining])
+    assert [(row["option"], row["arm"]) for row in ranked] == [("forward", "baseline")]
+    reasons = {row["option"]: row["why"] for row in others}
+    assert reasons["slower"].startswith("modelled, -") and "still slower than the baseline" in reasons["not enough"]
 
 
 def test_a_measured_shorter_chain_is_an_option_of_its_own() -> None:
     point = Point(accept_length=2.05, cycle_ms=8.0, step_ms=4.85)
     chains = costs.chain_table([1, 1.6, 1.9, 2.0, 2.05], {1: 7.3, 3: 6.56, 4: 8.0}, 4.85)
-    rows = plan.plan(point, plan.usual_options(point, chain=4, chains=chains))
+    rows, _ = plan.plan(point, plan.usual_options(point, chain=4, chains=chains))
     shorter = next(row for row in rows if row["option"] == "3 draft tokens instead of 4")
     assert shorter["evidence"] == "measured"
     assert shorter["spec_gain"] == pytest.approx((2.0 / 6.56) / (2.05 / 8.0) - 1)

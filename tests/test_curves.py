@@ -153,8 +153,9 @@ def test_where_no_floor_is_known_the_reason_stands_instead(
 def test_a_floor_above_the_measured_step_is_none_and_says_why() -> None:
     rows = [{"name": "weights read once", "ms": 44.0, "how": "h"}, {"name": "p", "ms": 2.0, "how": "h"}]
     high, low = cycle.held_against(rows, 35.8)
-    assert high["ms"] is None and "more than the step of 35.8 ms" in high["how"]
-    assert low["ms"] == 2.0
+    assert high["ms"] is None and "more than the whole step of 35.8 ms" in high["how"]
+    assert high["above_step"] and "threads" in high["how"]
+    assert low["ms"] == 2.0 and not low["above_step"]
 
 
 def test_this_machines_memory_bandwidth_is_of_a_plausible_size() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from breakeven.four_facts import COLUMNS, NOT_USED, backend_of, four_facts
+from breakeven.four_facts import ARM_COLUMNS, COLUMNS, NOT_USED, backend_of, four_facts, of_arms
 
 GATES = {"arch": "sm120", "admitted": "no", "available": "yes"}
 ASKED = ["python", "-m", "sglang.launch_server", "--flashinfer-allreduce-fusion-backend", "trtllm", "--tp-size", "2"]
@@ -40,25 +42,51 @@ def test_the_servers_own_word_goes_before_the_gates_of_the_source() -> None:
     assert four_facts([], {"tp": 2}, None, [], None, None)[0]["admitted"] == "not known"
 
 
+RING = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+LAMPORT = "allreduce_fusion_kernel_oneshot_lamport"
+PUSH = "void all_reduce_kernel<AllReducePushImpl<__nv_bfloat16, 2u, true>>"
+
+
 @pytest.mark.parametrize(
-    ("all_reduces", "fused", "fusion", "backend"),
+    ("kernels", "fused", "fusion", "backend"),
     [
         (None, None, "not traced", "not traced"),
-        ([], [], "no all-reduce in the trace", "no all-reduce in the trace"),
-        (["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"], [], "no: other all-reduces ran", "NCCL"),
+        ({}, [], "no all-reduce in the trace", "no all-reduce in the trace"),
+        ({RING: 291}, [], "no: 97 other all-reduces in a target forward", "NCCL: 97 per target forward"),
         (
-            ["allreduce_fusion_kernel_oneshot_lamport"],
-            ["allreduce_fusion_kernel_oneshot_lamport"],
-            "yes: ",
-            "FlashInfer",
+            {PUSH: 6, LAMPORT: 285},
+            [LAMPORT],
+            f"yes: 95 of 97 all-reduces of a target forward; {LAMPORT}",
+            "FlashInfer: 95 per target forward, custom: 2 per target forward",
         ),
     ],
 )
 def test_what_is_active_is_in_the_trace(
-    all_reduces: list[str] | None, fused: list[str] | None, fusion: str, backend: str
+    kernels: dict[str, int] | None, fused: list[str] | None, fusion: str, backend: str
 ) -> None:
-    rows = four_facts(ASKED, {"tp": 2}, GATES, [], all_reduces, fused)
-    assert rows[0]["active"].startswith(fusion) and rows[1]["active"] == backend
+    seen = None if kernels is None else {"n": 3, "count": sum(kernels.values()) / 3, "ms": 0.3, "kernels": kernels}
+    rows = four_facts(ASKED, {"tp": 2}, GATES, [], seen, fused)
+    assert (rows[0]["active"], rows[1]["active"]) == (fusion, backend)
+
+
+def test_every_arm_of_a_sweep_has_facts_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "b.log").write_text(ON)
+    seen = {"n": 3, "count": 97.0, "ms": 0.3, "kernels": {LAMPORT: 285, PUSH: 6}}
+    alike = {"status": "ok", "effective": {"tp": 2}}
+    rows = [
+        {"arm": "off", "log": "a.log", "command": ["--enforce-disable-flashinfer-allreduce-fusion"], **alike},
+        {"arm": "on", "log": "none.log", "command": ASKED, **alike},
+        {"arm": "on", "log": "b.log", "command": ASKED, **alike, "profile": {"allreduce": seen, "fused": [LAMPORT]}},
+        {"arm": "broken", "log": "c.log", "command": ASKED, "status": "failed", "failure": {}},
+        {"arm": "alone", "log": "d.log", "command": [], "status": "ok", "effective": {"tp": 1}},
+    ]
+    found = {(row["arm"], row["of"]): row for row in of_arms(tmp_path, rows)}
+    assert {arm for arm, _ in found} == {"off", "on"}  # what did not run or has nothing to reduce has no facts
+    on, off = found["on", "fused all-reduce"], found["off", "fused all-reduce"]
+    assert (on["requested"], on["admitted"]) == ("yes: trtllm", "yes") and on["active"].startswith("yes: 95 of 97")
+    assert (off["requested"], off["active"]) == ("off", "not traced")
+    assert set(on) == set(ARM_COLUMNS)
 
 
 @pytest.mark.parametrize(

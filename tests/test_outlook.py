@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, artifacts, outlook, sliders, whatif
+from breakeven import analysis, artifacts, next_steps, outlook, sliders, whatif
 from breakeven.config import BreakEvenSettings
 from breakeven.whatif import Point
 from tests import synthetic
@@ -29,7 +29,7 @@ def with_shares(run_dir: Path, shares: dict[str, float], work: dict[str, float] 
 
 
 def options(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {row["option"]: row for row in result["outlook"]["plan"]}
+    return {row["option"]: row for row in (*result["outlook"]["plan"], *result["outlook"]["left_out"])}
 
 
 def test_another_variant_that_was_measured_is_an_option_with_measured_effects(tmp_path: Path) -> None:
@@ -56,8 +56,20 @@ def test_the_ranking_follows_from_the_numbers(tmp_path: Path) -> None:
         synthetic.sweep(tmp_path / name, {"ngram-d4": (2.0, 1.25)}, noise=0.002)
         found = analyse(with_shares(tmp_path / name, {"verify": 0.9, "other": 0.1}, work))
         first[name] = found["outlook"]["plan"][0]["option"]
-    assert first["heavy"] == "topology (peer access, NVLink, placement)"
+    assert first["heavy"] == "topology (peer access, placement of ranks), 50% of the all-reduce time"
     assert first["light"] == "a better drafter (10 % more accept length)"
+
+
+def test_what_a_bench_forecasts_of_fusing_stands_in_for_a_guessed_share(tmp_path: Path) -> None:
+    heavy = {"allreduce": 40.0, "attention": 1.0, "matmul": 8.0, "rest": 1.0, "all": 50.0}
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)}, noise=0.0)
+    measured = analysis.load(with_shares(tmp_path, {"verify": 0.9, "other": 0.1}, heavy))
+    assert measured is not None
+    result = analysis.analyse(measured, BreakEvenSettings())
+    best, cycles = result["answer"]["best"], result["cycle"]
+    ahead = outlook.outlook(best, measured.arms, result["comparisons"], cycles, {"ngram-d4": 5.0, "baseline": 2.0})
+    row = next(row for row in ahead["plan"] if row["option"] == "fused all-reduce and RMSNorm")
+    assert row["base_gain"] == pytest.approx(50 / 48 - 1) and row["spec_gain"] == pytest.approx(62.5 / 57.5 - 1)
 
 
 def test_without_a_trace_of_all_reduces_nothing_is_promised_about_them(tmp_path: Path) -> None:
@@ -71,17 +83,17 @@ def test_the_plan_is_a_file_too(tmp_path: Path) -> None:
     analysis.save(result, [], tmp_path)
     text = (tmp_path / "plan.md").read_text()
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(table) == 2 + len(result["outlook"]["plan"])
-    assert "NGRAM with 4 draft tokens" in text and "a drafter twice as fast" in text
+    assert len(table) == 2 + len(result["next_steps"])
+    assert "NGRAM with 4 draft tokens" in text and "A drafter twice as fast" in text
     assert artifacts.read_json(tmp_path / "breakeven.json")["outlook"]["plan"] == result["outlook"]["plan"]
 
 
 def test_a_pipe_or_a_newline_in_a_name_does_not_break_the_plans_table() -> None:
     point = Point(2.0, 25.0, 10.0)
     found = outlook.of_point("a|b\nc", point, [outlook.plan.usual_options(point)[0]])
-    found["plan"][0]["option"] = "x|y\nz"
-    line = next(line for line in outlook.plan_markdown(found, "s").splitlines() if "x\\|y z" in line)
-    assert line.replace("\\|", "").count("|") == len(outlook.columns.PLAN) + 1
+    steps = [{name: "x|y\nz" for name in next_steps.columns.STEPS}]
+    line = next(line for line in next_steps.markdown(steps, found, "s").splitlines() if "x\\|y z" in line)
+    assert line.replace("\\|", "").count("|") == len(next_steps.columns.STEPS) + 1
 
 
 def test_the_sliders_start_at_the_measured_point_and_answer_to_a_move() -> None:

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
 import pytest
 
-from breakeven import artifacts, config, machine
+from breakeven import config, machine
 from tests.conftest import Suite, lay_out_suite, run_cli, start_cli
 
 pytestmark = pytest.mark.process
@@ -148,12 +149,74 @@ def test_a_resumed_run_does_only_what_is_missing(suite: Suite) -> None:
     assert status_of(root)["status"] == "whole" and (root / "first").read_text() == "x"
 
 
-def test_resuming_on_another_machine_is_refused(suite: Suite) -> None:
-    root = suite()
-    environment = {**machine.describe(root), "host": "elsewhere"}
-    artifacts.write_json(root / "outputs/run/run.json", {"status": "incomplete", "environment": environment})
+def test_a_run_that_was_moved_goes_on_where_it_is_now(suite: Suite) -> None:
+    root = suite(n01="from pathlib import Path; (Path(run_dir) / 'here').touch(); assert Path('mended').exists()")
+    assert run_cli(root, "run", "parameters/short.yaml").returncode == 1
+    (root / "outputs/run").rename(root / "outputs/moved")
+    (root / "outputs/moved/here").unlink()
+    (root / "mended").touch()
+    done = run_cli(root, "run", "--resume", "outputs/moved")
+    assert done.returncode == 0 and done.stdout.strip() == str(root / "outputs/moved/report/index.html"), done.stderr
+    assert (root / "outputs/moved/here").exists() and not (root / "outputs/run").exists()
+
+
+def test_a_runner_that_is_killed_takes_its_kernel_along_and_its_run_goes_on(suite: Suite) -> None:
+    pause = "Path('mended').exists() or time.sleep(120)"
+    begin = "import time; from pathlib import Path; Path('begun').touch()"
+    root = suite(n01="open('first', 'a').write('x')", n02=f"{begin}; {pause}")
+    process = start_cli(root, "run", "parameters/short.yaml")
+    wait_for(root / "begun")
+    process.kill()
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 30
+    while processes_mentioning(root):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (root / "mended").touch()
     done = run_cli(root, "run", "--resume", "outputs/run")
-    assert done.returncode == 2 and "another machine" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert status_of(root)["status"] == "whole" and (root / "first").read_text() == "x"
+
+
+def test_two_runners_never_work_on_one_run(suite: Suite) -> None:
+    root = suite(n01="from pathlib import Path; import time; Path('begun').touch(); time.sleep(120)")
+    process = start_cli(root, "run", "parameters/short.yaml")
+    wait_for(root / "begun")
+    before = (root / "outputs/run/run.json").read_bytes()
+    done = run_cli(root, "run", "--resume", "outputs/run")
+    assert done.returncode == 2 and "is under way in another process" in done.stderr
+    assert (root / "outputs/run/run.json").read_bytes() == before and process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=90)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"environment": {"host": "elsewhere"}}, "another machine"),
+        ({"environment": {"gpus": [{"name": "NVIDIA H200", "driver": "570.1"}]}}, "(gpus differ)"),
+        ({"parameters": {"restrats": 3}}, "did you mean 'restarts'"),
+        ({"parameters": {"restarts": "few"}}, "expected integer"),
+        ({"parameters": None}, "lacks parameters"),
+        ({"notebooks": []}, "lacks notebooks"),
+        ({"schema_version": 7}, "schema_version 7"),
+        ({"status": "whole"}, "nothing to resume"),
+        (None, "can't be read"),
+    ],
+)
+def test_a_run_that_can_not_be_gone_on_with_is_refused_in_one_line(
+    suite: Suite, changes: dict[str, Any] | None, words: str
+) -> None:
+    root = suite()
+    file = root / "outputs/run/run.json"
+    file.parent.mkdir(parents=True)
+    content = {"schema_version": 1, "status": "incomplete", "parameters": {}, "notebooks": {}, **(changes or {})}
+    content["environment"] = {**machine.describe(root), **content.get("environment", {})}
+    file.write_text(json.dumps(content)[: None if changes else 50])
+    before = file.read_bytes()
+    done = run_cli(root, "run", "--resume", "outputs/run")
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +237,7 @@ def test_bad_input_is_one_line_and_exit_2_before_anything_is_written(
     done = run_cli(root, *arguments)
     assert done.returncode == 2 and words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert not (root / "outputs/run/run.json").exists()
+    assert not (root / "outputs").exists()
 
 
 def test_a_notebook_without_its_parameters_cell_is_refused_before_a_kernel_starts(suite: Suite) -> None:

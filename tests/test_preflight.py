@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven import gpu_checks, preflight
+from breakeven import gpu_checks, model_files, preflight, sweep
 from breakeven.command import Drafter, LaunchSpec, effective_drafter
+from breakeven.config import SweepSettings
 from breakeven.embedded import drafter as embedded_drafter
+from breakeven.embedded import model as embedded_model
 from breakeven.errors import UserError
 from breakeven.gpu_checks import Finding
 from breakeven.hosts import LOCAL
-from breakeven.preflight import Model
+from breakeven.model_files import Model
 
 UNDERLINED = "\x1b[4m"
 PLAIN = "\x1b[0m"
@@ -243,9 +245,9 @@ def test_a_context_beyond_the_models_is_an_error() -> None:
 
 def test_kv_cache_is_counted_by_heads_or_by_mlas_latent() -> None:
     grouped = model(num_key_value_heads=8)
-    assert preflight.kv_bytes_per_token(grouped, "bfloat16") == 2 * 32 * 8 * 128 * 2 == 131072  # Llama 3.1 8B
+    assert model_files.kv_bytes_per_token(grouped, "bfloat16") == 2 * 32 * 8 * 128 * 2 == 131072  # Llama 3.1 8B
     latent = model(num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64)
-    assert preflight.kv_bytes_per_token(latent, "bfloat16") == 61 * 576 * 2  # DeepSeek-V3
+    assert model_files.kv_bytes_per_token(latent, "bfloat16") == 61 * 576 * 2  # DeepSeek-V3
 
 
 @pytest.mark.parametrize(
@@ -285,13 +287,79 @@ def test_this_machine_is_looked_at_and_errors_come_first(tmp_path: Path) -> None
 
 def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no model that can be read"):
-        preflight.read_model(LOCAL, tmp_path)
+        model_files.read_model(LOCAL, tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="is no model that can be read"):
-        preflight.read_model(LOCAL, tmp_path)
+        model_files.read_model(LOCAL, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", "7"),
+        ("tokenizer.json", "{"),
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", "[" * 100_000),
+    ],
+)
+def test_a_model_with_a_broken_file_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
+    folder = write_model(tmp_path / "model")
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=f"is no model that can be read: {name}") as caught:
+        model_files.read_model(LOCAL, folder)
+    assert "\n" not in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 10**6) | st.floats(allow_nan=False) | st.sampled_from(["", "yarn"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["factor", "hidden_size"]), inner),
+    max_leaves=8,
+)
+SETTINGS = ("architectures", "hidden_size", "vocab_size", "max_position_embeddings", "rope_scaling", "text_config")
+
+
+@given(target=st.dictionaries(st.sampled_from(SETTINGS), JSON), draft=st.dictionaries(st.sampled_from(SETTINGS), JSON))
+def test_whatever_stands_in_a_models_configuration_is_judged_without_an_exception(
+    target: dict[str, object], draft: dict[str, object]
+) -> None:
+    one, other = Model(target, {}, 0), Model(draft, {}, 0)
+    for algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
+        preflight.check_drafter(Drafter(algorithm), one, other, 4096)
+    preflight.check_context(one, 4096)
+    model_files.kv_bytes_per_token(one, "bfloat16")
+
+
+def test_a_page_size_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    spec = LaunchSpec(sys.executable, str(write_model(tmp_path / "target")), flags=("--page-size", "many"))
+    with pytest.raises(UserError, match="--page-size is 'many'"):
+        preflight.check(LOCAL, spec, {})
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["fewer tokens", "another order"])
+def test_a_draft_with_another_vocabulary_ends_a_sweep_before_anything_is_loaded(tmp_path: Path, kind: str) -> None:
+    """The second is for the preflight alone to find: SGLang 0.5.23 would serve it."""
+    target, draft = embedded_model.ensure_model(), tmp_path / "draft"
+    draft.mkdir()
+    for path in target.iterdir():
+        (draft / path.name).symlink_to(path)
+    name = {"fewer tokens": "config.json", "another order": "tokenizer.json"}[kind]
+    content = json.loads((target / name).read_text())
+    if kind == "fewer tokens":
+        content["vocab_size"] = 40_000
+    else:
+        ids = content["model"]["vocab"]
+        content["model"]["vocab"] = dict(zip(ids, reversed(ids.values()), strict=True))
+    (draft / name).unlink()
+    (draft / name).write_text(json.dumps(content))
+    drafters = [{"algorithm": "STANDALONE", "model": str(draft), "steps": 2, "topk": 1}]
+    with pytest.raises(UserError, match=r"^preflight: vocabulary: .* Take a draft of the same family\.$") as caught:
+        sweep.run_sweep(SweepSettings(engine="embedded", drafters=drafters), tmp_path / "run")
+    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
 def test_the_shipped_head_fits_a_model_of_its_kind() -> None:
-    draft = preflight.read_model(LOCAL, embedded_drafter.FOLDER)
+    draft = model_files.read_model(LOCAL, embedded_drafter.FOLDER)
     target = model(hidden_size=576, vocab_size=49152, max_position_embeddings=8192)
     assert preflight.check_drafter(Drafter("EAGLE3"), target, draft, 2048) == []

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from breakeven import profiling
 from breakeven.errors import UserError
+from breakeven.profiling import Answer, untraced_cycle
+from breakeven.prompts import Prompt
 
 DATA = Path(__file__).parent / "data"
 H200 = DATA / "h200-sglang-0.5.17"
@@ -35,12 +39,25 @@ def profile_of(
 
     monkeypatch.setattr(profiling, "_trace", recorded)
     monkeypatch.setattr(profiling, "_on_gpu", lambda base_url: on_gpu)
-    prompt: Any = None
-    client: Any = None
+    prompt = Prompt("p", "open chat", "Hello", 100)
+    client: Any = Answering()
     profile = profiling.cycle_shares("http://127.0.0.1:1", client, prompt, 8, run_dir / "traces" / "launch")["profile"]
     # the host alone goes first: recording the device leaves it slower
-    assert asked == ([(["CPU"], 24)] if on_gpu else []) + [(["CPU", "GPU"], 8)]
+    assert asked == ([(["CPU"], 64)] if on_gpu else []) + [(["CPU", "GPU"], 8)]
     return profile
+
+
+class Answering:
+    """A server that takes 9 ms once per request, and for the n-th cycle of two tokens 6 ms and n times 20 us."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def generate(self, prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+        self.asked.append(prompt.max_new_tokens)
+        cycles = (prompt.max_new_tokens - 1) // 2
+        decode_s = 0.009 + sum(0.006 + 0.00002 * n for n in range(cycles))
+        return {"verify_ct": cycles, "completion_tokens": 1 + 2 * cycles, "decode_s": decode_s}
 
 
 def test_a_gpu_s_parts_are_its_work_within_the_unstretched_cycle(
@@ -57,6 +74,11 @@ def test_a_gpu_s_parts_are_its_work_within_the_unstretched_cycle(
     assert profile["allreduce"]["count"] == 0
     assert profile["fused"] == []
     assert profile["trace"] == "traces/launch/a.trace.json.gz"
+    untraced = profile["untraced"]
+    middle_ms = 6.0 + 0.02 * (16 + 63) / 2  # of cycles 16 to 63: those that the host's window of 64 counts
+    assert untraced["cycle_ms"] == pytest.approx(middle_ms)
+    assert untraced["off"] == pytest.approx(profile["cycle_ms"] / middle_ms - 1)
+    assert profile["host_operator_us"] >= 0
 
 
 def test_without_the_host_s_window_the_traced_cycle_stands_in_and_the_reason_is_kept(
@@ -71,5 +93,32 @@ def test_without_the_host_s_window_the_traced_cycle_stands_in_and_the_reason_is_
 def test_a_cpu_needs_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     profile = profile_of(monkeypatch, tmp_path, {"both": DATA / "cpu-standalone-2.trace.json.gz"}, on_gpu=False)
     assert profile["device"] == "cpu"
-    assert "host_window" not in profile
+    assert "host_window" not in profile and "untraced" not in profile
     assert sum(profile["shares"].values()) == pytest.approx(1)
+
+
+@given(cycle_ms=st.floats(0.1, 100), once_ms=st.floats(0, 100), short=st.integers(1, 500), more=st.integers(1, 500))
+def test_what_a_request_costs_once_is_no_part_of_the_cycle(
+    cycle_ms: float, once_ms: float, short: int, more: int
+) -> None:
+    pair = [Answer(n, n * cycle_ms + once_ms) for n in (short + more, short)]
+    found = untraced_cycle([*pair, *pair])
+    assert found["cycle_ms"] == pytest.approx(cycle_ms, rel=1e-6, abs=1e-6)
+
+
+def test_two_answers_of_one_length_give_time_over_cycles() -> None:
+    found = untraced_cycle([Answer(10, 65.0), Answer(10, 64.0)])
+    assert found["cycle_ms"] == 6.5
+    assert untraced_cycle([]) == {}
+
+
+def test_a_release_that_reports_no_times_is_traced_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def timeless(self: Answering, prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+        return {"verify_ct": None, "completion_tokens": 9, "decode_s": None}
+
+    monkeypatch.setattr(Answering, "generate", timeless)
+    window = H200 / "standalone-3.trace.json.gz"
+    profile = profile_of(monkeypatch, tmp_path, {"both": window, "host": window})
+    assert "untraced" not in profile and profile["cycle_ms"] > 0

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from breakeven import analysis, artifacts, cli, comparison, curve_plots, pages, pdf, report, show
+from breakeven import analysis, arms, artifacts, cli, comparison, curve_plots, pages, pdf, report, show
 from breakeven.config import BreakEvenSettings
 from breakeven.errors import UserError
 from tests import synthetic
@@ -70,8 +70,9 @@ def test_a_report_is_whole_pages_that_ask_for_nothing_from_outside(tmp_path: Pat
 def test_the_answer_stands_first_with_its_uncertainty(tmp_path: Path) -> None:
     text = Path(report.publish(analysed(tmp_path / "run"))["report"]).read_text()
     main = text[text.index("<main>") :]
-    assert main.index("Yes. NGRAM with 4 draft tokens") < main.index("Probability that it pays") < main.index("<table")
-    assert "95 % interval" in main
+    places = ["imagined, 4 cores", "Yes. NGRAM with 4 draft tokens", "How sure.", "What next.", "<table"]
+    assert [main.index(each) for each in places] == sorted(main.index(each) for each in places)
+    assert "95 % interval" in main and "SGLang" in main and "one request at a time" in main
 
 
 def test_every_picture_has_words_and_every_table_its_headings(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_report_of_500_cells_stays_small_and_its_tables_can_be_filtered(tmp_pa
     page = Path(report.publish(run_dir)["report"])
     assert page.stat().st_size < 10_000_000 / 5
     assert "data long" in [attributes.get("class") for tag, attributes in elements(page) if tag == "table"]
-    assert "more findings" in page.read_text()
+    assert "findings in words" in page.read_text()
 
 
 def test_a_widget_is_left_out_of_the_published_page(tmp_path: Path) -> None:
@@ -167,6 +168,40 @@ def test_the_summary_fits_a_page_and_holds_the_answer_figures_and_next_steps(tmp
     assert len(words) < 400
     for expected in ("Yes. NGRAM", "break-even accept length", "baseline, tok/s", "What to do next"):
         assert expected in body
+
+
+GATES = {"arch": "sm120", "verdict": "denied-by-sglang", "headline": "A headline."}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "gpus", "shown"),
+    [
+        ({"model": "m", "tp": 1, "gate_tp": 8}, [], False),
+        ({"model": "m", "tp": 1, "gate_tp": 8}, [{"name": "G"}], False),
+        ({"model": "m", "tp": 2}, [{"name": "G"}] * 2, True),
+        ({"model": "none", "gate_tp": 8}, [], True),
+        ({"model": "none", "gate_tp": 1}, [], False),
+    ],
+)
+def test_the_fused_all_reduce_is_spoken_of_where_something_is_reduced(
+    parameters: dict[str, Any], gpus: list[dict[str, str]], shown: bool
+) -> None:
+    run = {"parameters": parameters, "environment": {"gpus": gpus}}
+    assert bool(report._relevant_gates(run, GATES)) == shown
+
+
+def test_rates_say_per_stream_and_all_streams_where_there_are_several_and_restarts_count_from_1(
+    tmp_path: Path,
+) -> None:
+    cells = {"ngram-d4": (2.0, 1.25), "ngram-d4@c4": (2.0, 1.25)}
+    run_dir = analysed(tmp_path / "run", cells, baselines={"baseline": 1.0, "baseline@c4": 1.5})
+    page = Path(report.publish(run_dir)["report"]).read_text()
+    assert "tok/s per stream" in page and "tok/s of all streams" in page and "over all 4 streams" in page
+    one = Path(report.publish(analysed(tmp_path / "one"))["report"]).read_text()
+    heads = one[: one.index("What if?")]
+    assert "tok/s per stream" in heads and "of all streams" not in heads
+    launches = arms.launches(artifacts.read_json(run_dir / "cells.json")["cells"])
+    assert {row["restart"] for row in launches} == {1, 2, 3} and min(row["order"] for row in launches) == 1
 
 
 # --- two runs -------------------------------------------------------------------------------------------------------
@@ -265,3 +300,26 @@ def test_a_result_of_an_earlier_release_is_published_with_what_it_has(tmp_path: 
     old = {key: copy.deepcopy(result[key]) for key in ("answer", "comparisons", "warnings", "findings", "figures")}
     artifacts.write_json(run_dir / "breakeven.json", {**old, "source": result["source"]})
     assert "Yes. NGRAM" in Path(report.publish(run_dir)["report"]).read_text()
+
+
+def test_a_sweep_that_was_continued_says_so() -> None:
+    cells = [{"launch": "a", "ready_s": 40.0}, {"launch": "a", "ready_s": 40.0}, {"launch": "b", "ready_s": 30.0}]
+    run = {"notebooks": {"04_sweep_drafters": {"seconds": 12.0}}}
+    assert "took 70 s to get ready" in report._resumed(run, cells)
+    assert report._resumed({"notebooks": {"04_sweep_drafters": {"seconds": 300.0}}}, cells) == ""
+    assert report._resumed({}, cells) == ""
+
+
+def test_recorded_figures_are_not_called_a_run_of_this_machine(tmp_path: Path) -> None:
+    settings = BreakEvenSettings(records="parameters/kimi-k2.5-8x-rtx-pro-6000.csv")
+    analysis.save(analysis.analyse(None, settings), [], tmp_path)
+    environment = {"host": "h", "cpu": "THE MACHINE", "cores": 2, "memory_gib": 1, "gpus": [], "python": "3"}
+    run = {"status": "whole", "started_at": "2026-11-30T10:00:00+00:00", "parameters_file": "p", "notebooks": {}}
+    run |= {"parameters": {"model": "none", "gate_tp": 8}, "environment": {**environment, "packages": {}}}
+    run["environment"]["git_commit"] = None
+    artifacts.write_json(tmp_path / "run.json", run)
+    artifacts.write_json(tmp_path / "gates.json", GATES)
+    written = report.publish(tmp_path)
+    head = Path(written["report"]).read_text().partition("How this page was made")[0]
+    assert "THE MACHINE" not in head and "recorded figures" in head and "releases installed where" in head
+    assert "THE MACHINE" not in Path(written["summary"]).read_text()

@@ -27,6 +27,7 @@ class Machine:
         self.cycle_ms = cycle_ms
         self.acceptance = acceptance
         self.step_ms = step_ms
+        self.forward_ms: dict[int, float] = {}
         self.broken: set[str] = set()
 
     def length(self, drafts: int) -> float:
@@ -52,7 +53,7 @@ class Machine:
 
     def launch(self, decision: Decision) -> Result:
         if decision.arm.startswith("baseline"):
-            return Result(decision.arm, decision.restart, "", 1000 / self.step_ms)
+            return Result(decision.arm, decision.restart, "", 1000 / self.step_ms, forward_ms=self.forward_ms)
         arm = next(each for each in self.arms if each.arm == decision.arm)
         assert arm.drafts is not None
         lengths = tuple(self.length(k) for k in range(arm.drafts + 1))
@@ -136,6 +137,64 @@ def test_a_chain_that_could_win_under_any_condition_is_measured() -> None:
     both = search.decide("baseline", arms, [*alone, *at("@c8", 30.0, 60.0)], (), 1)
     assert dropped is None or dropped.action == "confirm"
     assert both is not None and both.arm == "eagle-4" and both.action == "measure"
+
+
+def jumping(candidate: Candidate) -> float:
+    """A forward that costs half as much again beyond four rows, as kernels in blocks of four do, and a rest."""
+    rows = (candidate.drafts or 0) + 1
+    return (20.0 if rows <= 4 else 30.0) + (3.0 * (rows - 1) if candidate.family == "eagle" else 0.5)
+
+
+def test_where_the_forward_is_measured_a_jump_costs_no_launches() -> None:
+    arms = chains("eagle", range(1, 8)) + chains("ngram", range(1, 8))
+    machine = Machine(arms, jumping, acceptance=0.6)
+    blind = len(machine.search(restarts=2))
+    machine.forward_ms = {rows: 20.0 if rows <= 4 else 30.0 for rows in range(1, 9)}
+    seeing = machine.search(restarts=2)
+    assert len(seeing) <= 2 * (len(arms) + 1) / 3 < blind
+    assert search.fastest(arms, machine.results, "") == max(arms, key=machine.rate).arm
+    told = {each.arm: each for each in search.outlook(arms, machine.results) if each.source != "measured"}
+    for each in arms:
+        if each.arm in told and told[each.arm].source == "interpolated":
+            assert told[each.arm].tok_s == pytest.approx(machine.rate(each), rel=0.02)
+        elif each.arm in told:
+            assert told[each.arm].tok_s_at_best > machine.rate(each), "a bound holds"
+
+
+def test_a_neighbour_that_is_far_behind_at_its_best_is_left_out() -> None:
+    machine = Machine(chains("ngram", range(1, 8)), jumping, acceptance=0.6)
+    machine.forward_ms = {rows: 20.0 if rows <= 4 else 30.0 for rows in range(1, 9)}
+    launched = {each.arm for each in machine.search()}
+    assert search.fastest(machine.arms, machine.results, "") == "ngram-3"
+    assert "ngram-2" in launched and "ngram-4" not in launched
+    assert "ngram-4" in {each["cell"] for each in search.dropped(machine.arms, machine.results, ())}
+
+
+def test_what_was_measured_once_gets_its_restarts_before_its_neighbours_are_looked_at() -> None:
+    machine = Machine(chains("eagle", range(1, 8)), linear, acceptance=0.6)
+    decisions = machine.search(restarts=2)
+    best = search.fastest(machine.arms, machine.results, "")
+    again = next(i for i, each in enumerate(decisions) if (each.arm, each.restart) == (best, 1))
+    assert all(i > again for i, each in enumerate(decisions) if each.why.startswith("neighbour of"))
+
+
+@given(
+    acceptance=st.floats(0.2, 0.95),
+    forward_ms=st.lists(st.floats(10.0, 40.0), min_size=9, max_size=9),
+    per_draft_ms=st.floats(0.0, 10.0),
+    fixed_ms=st.floats(0.0, 10.0),
+)
+def test_the_choice_is_within_two_percent_of_the_best_however_the_forward_jumps(
+    acceptance: float, forward_ms: list[float], per_draft_ms: float, fixed_ms: float
+) -> None:
+    arms = chains("eagle", range(1, 9))
+    machine = Machine(
+        arms, lambda each: forward_ms[each.drafts or 0] + fixed_ms + per_draft_ms * (each.drafts or 0), acceptance
+    )
+    machine.forward_ms = {rows: forward_ms[rows - 1] for rows in range(2, 10)}
+    machine.search()
+    chosen = next(each for each in arms if each.arm == search.fastest(arms, machine.results, ""))
+    assert machine.rate(chosen) >= max(map(machine.rate, arms)) / (1 + search.WORTH_A_LAUNCH + 0.001)
 
 
 @given(

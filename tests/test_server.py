@@ -63,6 +63,8 @@ def test_ngram_gets_sglangs_defaults():
         (Drafter("EAGLE", steps=True, topk=1), "steps is True"),
         (Drafter("STANDALONE", steps=2, topk=1), "needs a draft model"),
         (Drafter("NGRAM", steps=3), "NGRAM has no steps"),
+        (Drafter(7), "algorithm is 7; give a text"),
+        (Drafter("EAGLE3", model=7), "model is 7; give a text"),
         (Drafter("NGRAM", draft_tokens=1), "counts the root"),
         (Drafter("EAGLE", steps=2, topk=1, breadth=3), "settings of NGRAM"),
         (Drafter("MTP", steps=2, topk=1), "no speculative algorithm 'MTP'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import threading
@@ -136,3 +137,28 @@ def test_a_model_path_that_does_not_exist_is_a_configuration_failure(tmp_path, s
         _launch(tmp_path, replace(spec, model_path="/no/such/model"))
     assert caught.value.failure.cls == "config" and caught.value.failure.line is not None, caught.value
     assert "/no/such/model" in (tmp_path / "server.log").read_text()
+
+
+def shrunken(model: Path, folder: Path, tokens: int = 40_000) -> Path:
+    """The model as a draft of another family would be: fewer tokens, its weights otherwise the same."""
+    from safetensors.torch import load_file, save_file
+
+    folder.mkdir()
+    weights = load_file(model / "model.safetensors")
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"][:tokens].clone()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((model / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": tokens}))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).symlink_to(model / name)
+    return folder
+
+
+def test_a_draft_with_another_vocabulary_that_gets_as_far_as_the_server_is_named_by_its_failure(tmp_path, spec):
+    draft = shrunken(Path(spec.model_path), tmp_path / "draft")
+    drafter = Drafter("STANDALONE", model=str(draft), steps=2, topk=1)
+    with pytest.raises(LaunchFailure) as caught:
+        _launch(tmp_path, replace(spec, drafter=drafter))
+    failure = caught.value.failure
+    assert failure.cls == "config" and "same vocabulary" in failure.text, caught.value
+    assert "Take a draft of the same family" in failure.advice and failure.line is not None

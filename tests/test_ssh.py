@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,18 @@ import httpx
 import psutil
 import pytest
 
+from breakeven import artifacts, launching, sweep
 from breakeven.command import LaunchSpec
+from breakeven.config import SweepSettings
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL, Host
+from breakeven.launching import Serving, end_leftovers
+from breakeven.measuring import Measurement, Workload
 from breakeven.remote import HostLost, Remote
 from breakeven.server import LaunchFailure, Server, launch
 from breakeven.ssh import Ssh
+from breakeven.store import Store
+from tests.conftest import Suite, run_cli
 from tests.ssh_box import ALIAS, Box, open_box, write_client
 from tests.stand_in import lay_out_stand_in
 
@@ -132,6 +140,13 @@ def test_a_background_command_is_watched_and_ended(host: Host, tmp_path: Path) -
 def test_it_is_another_user_with_another_home(box: Box, far: Remote) -> None:
     assert far.environ()["HOME"] == str(box.home)
     assert far.run(["id", "-un"], timeout_s=5).stdout.strip() == box.user
+
+
+def test_what_the_embedded_engine_compiles_is_kept_in_the_cache_of_the_machine_that_runs_it(
+    box: Box, far: Remote
+) -> None:
+    assert far.cache.is_relative_to(box.home) and LOCAL.cache == artifacts.cache_root()
+    assert launching._embedded_environment(far)["NUMBA_CACHE_DIR"] == str(far.cache / "kernels")
 
 
 def test_a_folder_is_sent_once_and_what_is_damaged_again(box: Box, far: Remote, tmp_path: Path) -> None:
@@ -326,16 +341,93 @@ def test_a_machine_out_of_reach_for_longer_than_the_lease_is_given_up(
         monkeypatch.setenv("HOME", str(box.client_home))
         far = Remote(Ssh(ALIAS), python=sys.executable, lease_s=LEASE_S)
         with start(far, tmp_path) as server:
-            connections = box.everything()
-            box.server.kill()
-            for process in connections:
-                process.kill()
+            box.vanish()
             failure = LaunchFailure.of(server).failure
             assert failure.cls == "connection-lost" and "out of reach" in failure.text
         until(lambda: not box.processes())
         with pytest.raises(HostLost):
             far.size(Path("/etc/passwd"))
         far.close()
+
+
+# ---------------------------------------------------------------- a sweep there
+
+SWEEP = SweepSettings(
+    drafters=[{"algorithm": "NGRAM", "draft_tokens": [4]}],
+    model="/models/m",
+    engine="native",
+    kinds=["open chat"],
+    prompts_per_kind=6,
+    restarts=1,
+    profile_steps=0,
+)
+
+
+def sweep_there(far: Remote, folder: Path, say: Callable[[str], None] = print, *, resume: bool = False) -> Store:
+    """A sweep whose servers are the stand-in."""
+    site = folder / "site" if (folder / "site").exists() else lay_out_stand_in(folder / "site")
+    environment = {**far.environ(), "PYTHONPATH": str(far.ship(site))}
+    serving = Serving(SWEEP, folder, far, Path(SWEEP.model), environment, (), lambda text: [len(text)])
+    load, store = Workload.chosen(SWEEP, serving.encode), Store(folder, {}, resume=resume, host=far)
+    end_leftovers(folder, say, far)
+    sweep.measure_all(SWEEP, sweep.plan(SWEEP), store, Measurement(SWEEP, serving, load, store, say).run, say)
+    return store
+
+
+def assert_measured_once(store: Store, folder: Path, launches: list[str]) -> None:
+    assert [row["launch"] for row in store.rows if row["status"] == "ok"] == launches
+    assert artifacts.read_json(folder / "cells.json")["cells"] == store.rows
+    times = Counter((row["launch"], row["prompt_id"]) for row in store.samples())
+    assert len(times) == 2 * SWEEP.prompts_per_kind and set(times.values()) == {1}
+    assert all((folder / "logs" / row["log"]).exists() for row in store.rows)
+    assert not list((folder / "logs").glob("*.pid.json"))
+
+
+class _Once:
+    """Do something amid a request: a moment after the second prompt of the first launch was answered."""
+
+    def __init__(self, strike: Callable[[], object]) -> None:
+        self._strike = strike
+        self.said: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        self.said.append(text)
+        if self.said.count(text) == 1 and "baseline.restart0.1: 2 of" in text:
+            threading.Timer(0.1, self._strike).start()
+
+
+def test_a_connection_that_drops_while_a_sweep_measures_costs_one_launch_which_is_made_again(
+    box: Box, far: Remote, tmp_path: Path
+) -> None:
+    say = _Once(box.cut)
+    store = sweep_there(far, tmp_path, say)
+    assert any("dropped and was made again; it is measured again" in text for text in say.said)
+    assert_measured_once(store, tmp_path, ["baseline.restart0.2", "ngram-d4.restart0.1"])
+
+
+def test_a_machine_that_vanishes_amid_a_sweep_ends_it_in_one_line_and_a_resumed_one_completes_it(
+    box: Box, reach: Callable[..., Remote], tmp_path: Path
+) -> None:
+    with pytest.raises(HostLost, match="is out of reach") as caught:
+        sweep_there(reach(), tmp_path, _Once(box.vanish))
+    assert "\n" not in str(caught.value) and artifacts.read_json(tmp_path / "cells.json")["cells"] == []
+    until(lambda: not box.processes())
+    box.come_back()
+    store = sweep_there(reach(), tmp_path, resume=True)
+    assert_measured_once(store, tmp_path, ["baseline.restart0.2", "ngram-d4.restart0.1"])
+
+
+def test_a_run_names_both_machines_and_goes_on_only_where_both_are_the_same(box: Box, suite: Suite) -> None:
+    root = suite(n01="raise ValueError('not yet')")
+    options = ("-p", f"host={ALIAS}", "-p", f"python={sys.executable}")
+    assert run_cli(root, "run", "parameters/short.yaml", *options).returncode == 1
+    run = artifacts.read_json(root / "outputs/run/run.json")
+    assert run["environment"]["host"] == run["runner"]["host"] and run["environment"]["packages"]["sglang"]
+    for which, differing in (("environment", "gpus"), ("runner", "cpu")):
+        artifacts.write_json(root / "outputs/run/run.json", {**run, which: {**run[which], differing: "another"}})
+        done = run_cli(root, "run", "--resume", "outputs/run")
+        assert done.returncode == 2 and f"({differing} differ)" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
 
 
 # ---------------------------------------------------------------- not let in

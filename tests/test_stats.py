@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven import simulate, stats
+from breakeven import conclusions, show, simulate, stats
 from breakeven.errors import UserError
 from breakeven.simulate import AGAIN, BASELINE, World
 from breakeven.variance import Component, Spread, holm, prompt_component
@@ -60,7 +60,7 @@ def test_speedup_is_accept_length_over_break_even_and_the_margin_agrees(seed: in
     length, needed = found["accept_length"]["estimate"], found["break_even"]["estimate"]
     assert found["speedup"]["estimate"] == pytest.approx(length / needed)
     assert found["margin"]["estimate"] == pytest.approx(length - needed)
-    for name in stats.FIGURES:
+    for name in conclusions.FIGURES:
         assert found[name]["low"] <= found[name]["estimate"] <= found[name]["high"]
     assert (found["p_pays"] > 0.5) == (length > needed)
     json.dumps(found, allow_nan=False)
@@ -137,7 +137,8 @@ def test_intervals_cover_the_truth_and_verdicts_hold(restarts: int) -> None:
         found = one(samples, cell, aa_pairs=[(BASELINE, AGAIN)])
         true = truth.loc[cell]
         for name in covered:
-            covered[name] += found[name]["low"] <= true[name] <= found[name]["high"]
+            covered[name] += found[name]["low_alone"] <= true[name] <= found[name]["high_alone"]
+        assert found["speedup"]["low"] <= found["speedup"]["low_alone"], "what decides is no narrower"
         wrong += found["verdict"] == ("does-not-pay" if true["speedup"] > 1 else "pays")
     # Of 120 independent 95 % intervals, 107 to 119 cover with probability 0.99.
     assert all(107 <= count <= 119 for count in covered.values()), covered
@@ -187,7 +188,7 @@ def test_a_difference_inside_that_of_an_aa_pair_decides_nothing() -> None:
     noisy = _slowed(samples, 1.5)
     found = one(noisy, "chain-2", aa_pairs=[(BASELINE, AGAIN)])
     assert found["verdict"] == "not-distinguishable" and found["noise_floor"] == pytest.approx(0.5, abs=0.1)
-    assert "two runs of the same cell" in found["note"]
+    assert "runs of the same server differ by" in found["note"]
 
 
 def test_an_undecided_comparison_says_what_would_decide_it() -> None:
@@ -206,21 +207,74 @@ def test_an_undecided_comparison_says_what_would_decide_it() -> None:
 
 def test_restarts_to_decide_grow_as_the_effect_shrinks() -> None:
     spread = Spread((Component("restarts", 0.02**2, 3.0), Component("prompts", 0.0, 20.0)))
-    counts = [stats.restarts_to_decide(effect, spread, 2, 0.95) for effect in (0.1, 0.05, 0.03)]
+    counts = [conclusions.restarts_to_decide(effect, spread, 2, 0.95) for effect in (0.1, 0.05, 0.03)]
     assert all(counts) and counts == sorted(counts)  # type: ignore[type-var]
-    assert stats.restarts_to_decide(0.001, spread, 2, 0.95) is None
+    assert conclusions.restarts_to_decide(0.001, spread, 2, 0.95) is None
 
 
 def test_holm_adjusts_step_by_step() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
-    assert len(holm([])) == 0
+    adjusted, factors = holm([0.01, 0.04, 0.03])
+    assert adjusted == pytest.approx([0.03, 0.06, 0.06])
+    assert factors * [0.01, 0.04, 0.03] == pytest.approx(adjusted)
+    assert holm([0.5, 0.9])[0] == pytest.approx([1.0, 1.0])
+    assert holm([0.0, 0.2])[1] == pytest.approx([2.0, 1.0])
+    assert len(holm([])[0]) == 0
 
 
 def test_more_comparisons_make_verdicts_harder() -> None:
     alone, among = one(sweep(), "chain-5"), stats.compare(sweep(), BASELINE, ["chain-5", AGAIN, "chain-2"])[0]
     assert among["p_adjusted"] >= alone["p_adjusted"]
-    assert among["speedup"]["low"] == alone["speedup"]["low"]
+    assert among["speedup"]["low"] <= alone["speedup"]["low"]
+    assert (among["family"], alone["family"]) == (3, 1)
+
+
+@given(seed=st.integers(0, 10_000), restarts=st.integers(1, 4), drift=st.floats(0.7, 1.4))
+@settings(max_examples=25, deadline=None)
+def test_a_verdict_and_the_interval_beside_it_never_contradict_each_other(
+    seed: int, restarts: int, drift: float
+) -> None:
+    samples = _slowed(sweep(seed, restarts), drift)
+    for by in ([], ["kind"]):
+        for row in stats.compare(samples, BASELINE, CHAINS, by=by, aa_pairs=[(BASELINE, AGAIN)]):
+            for verdict, interval in (("verdict", "speedup"), ("verdict_same_prompts", "speedup_same_prompts")):
+                low, high = row[interval]["low"], row[interval]["high"]
+                expected = "pays" if low > 1 else "does-not-pay" if high < 1 else "not-distinguishable"
+                assert row[verdict] == expected
+            assert row["speedup"]["low"] <= row["speedup_same_prompts"]["low"]
+            assert (row["p_pays"] > 0.975) or row["verdict"] != "pays"
+
+
+@given(value=st.floats(0.2, 5.0))
+def test_a_bound_never_rounds_onto_the_other_side_of_1(value: float) -> None:
+    shown = float(show.bound(value))
+    assert (shown > 1) == (value > 1 + 5e-7) and (shown < 1) == (value < 1 - 5e-7)
+
+
+def test_of_other_prompts_nothing_is_said_from_three() -> None:
+    samples = sweep()
+    few = samples[samples["prompt_id"].isin(["p000", "p001", "p002"])]
+    row = one(few)
+    assert row["verdict"] == "needs-more" and row["speedup"]["too_few"] == "too few prompts to say: n=3"
+    assert row["speedup_same_prompts"]["too_few"] == "" and row["verdict_same_prompts"] != "needs-more"
+
+
+def test_an_undecided_interval_that_spans_everything_says_nothing() -> None:
+    samples = sweep(restarts=2)
+    wild = (samples["cell"] == "chain-2") & (samples["restart"] == 1)
+    row = one(samples.assign(decode_s=samples["decode_s"] * np.where(wild, 6.0, 1.0)))
+    assert row["verdict"] == "not-distinguishable" and "differ too much to say" in row["speedup"]["too_few"]
+    assert row["speedup"]["high"] > conclusions.WIDEST * row["speedup"]["low"]
+    assert one(samples)["speedup"]["too_few"] == ""
+
+
+def test_a_quiet_mean_of_two_loud_pairs_is_no_quiet_floor() -> None:
+    quiet = replace(SMALL, launch_sd=0.0, round_sd=0.0, drift_sd=0.0, request_sd=0.0)
+    samples = sweep(restarts=2, world=quiet)
+    twin = samples["cell"] == AGAIN
+    factor = np.where(twin & (samples["restart"] == 0), 1.1, np.where(twin, 1 / 1.1, 1.0))
+    row = one(samples.assign(decode_s=samples["decode_s"] * factor), aa_pairs=[(BASELINE, AGAIN)])
+    assert row["noise_floor"] == pytest.approx(1.1 ** (1 / 2**0.5) - 1, abs=0.01)
+    assert row["noise_widest"] == pytest.approx(1.21 - 1, abs=0.01)
 
 
 # --- variance components --------------------------------------------------------------------------------------------

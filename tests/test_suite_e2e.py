@@ -22,10 +22,9 @@ from papermill.exceptions import PapermillExecutionError
 
 from breakeven import artifacts
 from breakeven.supervise import MARKER
-from tests.conftest import run_cli
+from tests.conftest import ROOT, wait_for_a_measured_sample
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[1]
 
 
 def server_processes() -> list[psutil.Process]:
@@ -45,16 +44,6 @@ def _nothing_outlives_a_test() -> Iterator[None]:
     before = {process.pid for process in server_processes()}
     yield
     assert [each for each in server_processes() if each.pid not in before] == []
-
-
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One run of the shipped smoke parameters, in a folder of its own."""
-    run_dir = tmp_path_factory.mktemp("runs") / "smoke"
-    done = run_cli(ROOT, "run", "parameters/smoke.yaml", "-p", f"run_dir={run_dir}", timeout_s=1500)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.strip().splitlines()[-1] == str(run_dir / "report/index.html")
-    return run_dir
 
 
 def read(run_dir: Path, name: str) -> dict[str, Any]:
@@ -178,13 +167,6 @@ def run_sweep(run_dir: Path, **parameters: Any) -> None:
     )
 
 
-def wait_for_a_measured_sample(run_dir: Path, process: subprocess.Popen[Any], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not any(row["phase"] == "measure" for row in artifacts.read_jsonl(run_dir / "samples.jsonl")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 SWEEP_IN_A_PROCESS = "import sys; from pathlib import Path; from tests.test_suite_e2e import run_sweep; "
 
 
@@ -196,8 +178,8 @@ def start_sweep(run_dir: Path, **parameters: Any) -> subprocess.Popen[str]:
 def test_a_server_that_dies_while_measuring_is_named_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     process = start_sweep(tmp_path, prompts_per_kind=8)
     wait_for_a_measured_sample(tmp_path, process)
-    scheduler = next(each for each in server_processes() if "scheduler" in " ".join(each.cmdline()))
-    scheduler.kill()
+    started = psutil.Process(process.pid).children(recursive=True)
+    next(each for each in started if "scheduler" in " ".join(each.cmdline())).kill()
     _, err = process.communicate(timeout=300)
     assert process.returncode != 0 and "the baseline could not be measured" in err
     (row,) = read(tmp_path, "cells.json")["cells"]
@@ -205,9 +187,12 @@ def test_a_server_that_dies_while_measuring_is_named_and_what_was_measured_is_ke
     assert len(samples(tmp_path)) >= 1
 
 
-def test_a_killed_kernel_takes_its_server_with_it_and_the_sweep_can_be_resumed(tmp_path: Path) -> None:
-    process = start_sweep(tmp_path)
-    wait_for_a_measured_sample(tmp_path, process)
+def test_a_killed_kernel_takes_its_server_with_it_and_the_search_goes_on_where_it_was(tmp_path: Path) -> None:
+    searched = {"search": True, "drafters": [{"algorithm": "NGRAM", "draft_tokens": [4], "breadth": 1}]}
+    searched["prompts_per_kind"] = 3
+    others = {each.pid for each in server_processes()}
+    process = start_sweep(tmp_path, **searched)
+    wait_for_a_measured_sample(tmp_path, process, "ngram-d4-b1")
     kernel = next(
         each for each in psutil.Process(process.pid).children(recursive=True) if "ipykernel" in " ".join(each.cmdline())
     )
@@ -215,14 +200,16 @@ def test_a_killed_kernel_takes_its_server_with_it_and_the_sweep_can_be_resumed(t
     process.communicate(timeout=120)
     assert process.returncode != 0
     deadline = time.monotonic() + 60
-    while server_processes() and time.monotonic() < deadline:
+    while left := [each for each in server_processes() if each.pid not in others]:
+        assert time.monotonic() < deadline, left
         time.sleep(0.5)
-    assert server_processes() == []
     cut_off = len(samples(tmp_path))
-    run_sweep(tmp_path, resume=True)
-    (row,) = read(tmp_path, "cells.json")["cells"]
-    assert row["status"] == "ok" and row["launch"].endswith(".2")
-    assert len(samples(tmp_path)) == cut_off + row["requests"]
+    run_sweep(tmp_path, resume=True, **searched)
+    result = read(tmp_path, "cells.json")
+    assert [row["launch"] for row in result["cells"]] == ["baseline.restart0.1", "ngram-d4-b1.restart0.2"]
+    assert [each["cell"] for each in result["search"]] == ["baseline", "ngram-d4-b1"], "each decided once"
+    assert all(row["status"] == "ok" for row in result["cells"])
+    assert len(samples(tmp_path)) == cut_off + result["cells"][1]["requests"], "nothing but the launch that was cut off"
 
 
 def test_without_a_registry_and_a_cache_the_model_is_missed_in_one_clear_line(

@@ -71,6 +71,7 @@ def test_conditions_are_every_combination_and_the_plain_one_has_no_suffix() -> N
     [
         ({"algorithm": "NGRAM", "draft_token": 4}, "did you mean 'draft_tokens'"),
         ({"draft_tokens": 4}, "names no algorithm"),
+        ({"algorithm": "NGRAM", "draft_tokens": []}, "draft_tokens of NGRAM is an empty list"),
         ({"algorithm": "NGRAN", "draft_tokens": 4}, "did you mean 'NGRAM'"),
         ({"algorithm": "STANDALONE", "model": "m", "steps": 3, "topk": 4, "draft_tokens": 99}, "tree of"),
     ],
@@ -100,6 +101,39 @@ def test_the_figures_of_a_launch_are_ratios_of_sums_without_the_prefills_token()
         "cycle_ms": pytest.approx(125.0),
     }
     assert "tok_s" not in measuring.summary([looping])
+
+
+def lost(launch: design.Launch) -> list[dict[str, Any]]:
+    failure = {"class": "connection-lost", "line": None, "text": "the connection to x dropped", "advice": ""}
+    return [{"launch": f"{launch.key}.1", "status": "failed", "failure": failure}]
+
+
+def test_a_launch_that_was_lost_with_its_connection_is_made_again_three_times_at_most(tmp_path: Path) -> None:
+    settings = SweepSettings(run_dir="unused", drafters=[], restarts=1)
+    store, said, made = Store(tmp_path, {}, resume=False), [], []
+
+    def measure(launch: design.Launch) -> list[dict[str, Any]]:
+        made.append(launch.key)
+        if len(made) % 3:
+            return lost(launch)
+        fixed = {"cell": "baseline", "arm": "baseline", "restart": 0, "seconds": 1.0}
+        return [{**fixed, "launch": f"{launch.key}.3", "status": "ok", "failure": None}]
+
+    assert sweep.measure_all(settings, sweep.plan(settings), store, measure, said.append) == ["baseline.restart0.3"]
+    assert [row["status"] for row in store.rows] == ["ok"]
+    assert sum("the connection to x dropped; it is measured again" in text for text in said) == 2
+    store.rows.clear()
+    with pytest.raises(ConnectionError, match="lost its connection 3 times; the last: the connection to x dropped"):
+        sweep.measure_all(settings, sweep.plan(settings), store, lost, said.append)
+    assert store.rows == []
+
+
+def test_without_a_model_nothing_is_planned_or_measured_and_that_is_said(tmp_path: Path) -> None:
+    settings = SweepSettings(run_dir="unused", model="none")
+    result = sweep.run_sweep(settings, tmp_path)
+    assert list(tmp_path.iterdir()) == [] and result["cells"] == []
+    assert "Nothing was launched" in sweep.plan_in_words(settings)
+    assert sweep.findings(result) == [sweep.plan_in_words(settings)]
 
 
 class TestStore:
@@ -143,10 +177,60 @@ class TestStore:
         with pytest.raises(UserError, match="another machine"):
             self.store(tmp_path, resume=True)
 
+    @pytest.mark.parametrize(
+        ("name", "content", "words"),
+        [
+            ("cells.json", '{"schema_version": 1, "plan": {}, "cel', "can't be read"),
+            ("cells.json", '{"schema_version": 2, "plan": {}}', "schema_version 2; this release reads 1"),
+            ("cells.json", "[1]", "holds no JSON object"),
+            ("cells.json", '{"schema_version": 1, "plan": {}}', "lacks machine, cells, search"),
+            (
+                "cells.json",
+                '{"schema_version": 1, "plan": 1, "machine": {}, "cells": {}, "search": []}',
+                "lacks plan, ",
+            ),
+            ("cells.json", '{"schema_version": 1, "plan": {}, "machine": {}, "cells": [1], "search": []}', "rows that"),
+            ("samples.jsonl", '{"launch": "a", "phase": "measure"}\n{"lau\n{}\n', "samples.jsonl:2 is no JSON"),
+            ("samples.jsonl", "7\n", "lines that no sweep wrote"),
+        ],
+    )
+    def test_files_that_no_sweep_wrote_are_refused_in_one_line_and_left_alone(
+        self, tmp_path: Path, name: str, content: str, words: str
+    ) -> None:
+        self.store(tmp_path)
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UserError, match=words) as caught:
+            self.store(tmp_path, resume=True)
+        assert "\n" not in str(caught.value) and (tmp_path / name).read_text() == content
+
+    def test_a_line_that_a_crash_cut_off_is_no_sample_and_swallows_none(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path)
+        store.add(self.launch(), [self.row("baseline.restart0.1")])
+        store.add_sample({"launch": "baseline.restart0.1", "phase": "measure"})
+        with (tmp_path / "samples.jsonl").open("a") as file:
+            file.write('{"launch": "baseline.restart0.1", "pha')
+        again = self.store(tmp_path, resume=True)
+        again.add_sample({"launch": "baseline.restart0.1", "phase": "measure"})
+        assert len(again.samples()) == len(artifacts.read_jsonl(tmp_path / "samples.jsonl")) == 2
+
+    def test_time_is_accounted_for_the_launches_of_this_process(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path)
+        spent = {"ready_s": 20.0, "measured_s": 15.0, "stop_s": 3.0, "drafter": "none"}
+        for restart in (0, 1):
+            row = {**self.row(f"baseline.restart{restart}.1"), **spent, "restart": restart}
+            store.add(self.launch(restart=restart), [row, {**row, "cell": "baseline@c4"}])
+        failed = {**self.row("ngram.restart0.1", "failed", "ngram"), "drafter": "NGRAM"}
+        store.add(self.launch("ngram"), [failed])
+        store.account(50.0, ["baseline.restart1.1", "ngram.restart0.1"])
+        parts = {"starting_s": 20.0, "measuring_s": 15.0, "stopping_s": 3.0, "failed_s": 10.0, "own_s": 2.0}
+        assert artifacts.read_json(tmp_path / "cells.json")["time"] == {"whole_s": 50.0, **parts}
+        assert "4.0% were the suite's own" in sweep.findings(store.content())[-2]
+
     def test_a_new_sweep_in_the_same_folder_sets_the_old_one_aside(self, tmp_path: Path) -> None:
         store = self.store(tmp_path)
         store.add(self.launch(), [self.row("baseline.restart0.1")])
         store.add_sample({"launch": "baseline.restart0.1"})
         assert self.store(tmp_path).rows == []
-        assert len(list(tmp_path.glob("cells.before-*.json"))) == 1
+        self.store(tmp_path)
+        assert len(list(tmp_path.glob("cells.before-*.json"))) == 2
         assert len(list(tmp_path.glob("samples.before-*.jsonl"))) == 1

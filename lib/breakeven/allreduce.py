@@ -22,7 +22,16 @@ from typing import Any
 import matplotlib.figure
 
 from breakeven import artifacts, plots, processes
-from breakeven.allreduce_rows import ALLREDUCE, WITH_NORM, Row, crossovers, fusion_saves, judged
+from breakeven.allreduce_rows import (
+    ALLREDUCE,
+    WITH_NORM,
+    Row,
+    between,
+    blocks_of,
+    crossovers,
+    fusion_saves,
+    judged,
+)
 from breakeven.config import ServerSettings
 from breakeven.embedded.model import ensure_model
 from breakeven.errors import UserError, one_line
@@ -51,6 +60,7 @@ WIDTHS = (1, 2, 4, 8)
 OPERATIONS = {"reduce": ALLREDUCE, "reduce_and_norm": WITH_NORM}  # a reducer's methods, in words
 BYTES_PER_NUMBER = 2  # bfloat16
 SILENT_S = 420.0  # compiling a fused kernel takes minutes and says nothing
+TEARDOWN_S = 10.0  # ranks that have measured everything may take to end by themselves
 COLUMNS = {
     "setting": "setting",
     "operation": "operation",
@@ -164,34 +174,18 @@ def bench(
 
     reference, *others = chosen
     raw = measured([each for each in chosen if each.env == reference.env], reference)
-    first = _blocks_of(reference, raw)
+    first = blocks_of(reference.name, raw)
     if not first:
         reason = next(row["reason"] for row in raw if row["setting"] == reference.name)
         raise RuntimeError(f"{reference.name}, the reference, could not be measured: {reason}")
     apart = [row for each in others if each.env != reference.env for row in measured([each], each)]
-    last = _blocks_of(reference, measured([reference], reference)) if apart else {}
-    raw += [_between(row, first, last or first) for row in apart]
+    last = blocks_of(reference.name, measured([reference], reference)) if apart else {}
+    raw += [between(row, first, last or first) for row in apart]
     rows = judged(raw, reference.name)
     result = {**{name: job[name] for name in ("ranks", "device", "backend", "hidden", "iterations")}, "rows": rows}
     result |= {"reference": reference.name, "crossovers": crossovers(rows)}
     artifacts.write_json(run_dir / "allreduce.json", result)
     return result
-
-
-def _blocks_of(reference: Setting, raw: Iterable[Row]) -> dict[tuple[str, int], list[float]]:
-    """The reference's own iterations, by operation and size."""
-    rows = [row for row in raw if row["setting"] == reference.name and row["status"] == "ok"]
-    return {(row["operation"], row["bytes"]): row["times_us"][1] for row in rows}
-
-
-def _between(row: Row, first: Mapping[tuple[str, int], list[float]], last: Mapping[Any, list[float]]) -> Row:
-    """A row that was measured in processes of its own, between the reference's blocks of two other starts."""
-    if row["status"] != "ok":
-        return row
-    place = (row["operation"], row["bytes"])
-    if place not in first or place not in last:
-        return {**row, "status": "failed", "reason": "the reference has no figure at this size"}
-    return {**row, "times_us": [first[place], row["times_us"][1], last[place]]}
 
 
 def _in_fresh_processes(
@@ -208,7 +202,7 @@ def _in_fresh_processes(
         env |= settings[0].env
         command = [sys.executable, "-m", _RANKS, str(job_path)]
         with processes.start(command, log_path=log_path, env=env, grace_s=3.0) as running:
-            hung = not _ends(running, rows_path, silent_s)
+            hung = not _ends(running, rows_path, settings[-1].name, silent_s)
             ending = running.stop()
         rows = [json.loads(line) for line in rows_path.read_text().splitlines()]
     begun = [row["begin"] for row in rows if "begin" in row]
@@ -221,13 +215,16 @@ def _in_fresh_processes(
     return measured, [each for each in settings if each.name not in ended and each.name != broken]
 
 
-def _ends(running: processes.Supervised, rows_path: Path, silent_s: float) -> bool:
-    """Whether the ranks end by themselves: False once they have written no row for ``silent_s`` seconds."""
-    size, since = 0, time.monotonic()
+def _ends(running: processes.Supervised, rows_path: Path, last: str, silent_s: float) -> bool:
+    """Whether the ranks end by themselves: False once they have written no row for ``silent_s`` seconds, or have not
+    ended ``TEARDOWN_S`` seconds after all rows of the ``last`` setting."""
+    size, since, patience_s = 0, time.monotonic(), silent_s
     while running.alive():
         if (now := rows_path.stat().st_size) != size:
             size, since = now, time.monotonic()
-        if time.monotonic() - since > silent_s:
+            done = rows_path.read_text().endswith(json.dumps({"end": last}) + "\n")
+            patience_s = TEARDOWN_S if done else silent_s
+        if time.monotonic() - since > patience_s:
             return False
         time.sleep(0.2)
     return True
@@ -271,20 +268,24 @@ def figure(result: Mapping[str, Any]) -> plots.Figure:
     canvas = matplotlib.figure.Figure(figsize=(8.0, 3.4 * len(operations)), layout="constrained")
     for axes, operation in zip(canvas.subplots(len(operations), 1, squeeze=False)[:, 0], operations, strict=True):
         own = [row for row in rows if row["operation"] == operation]
-        for place, setting in enumerate(dict.fromkeys(row["setting"] for row in own)):
+        for place, setting in enumerate(dict.fromkeys(row["setting"] for row in rows)):
             line = sorted((row for row in own if row["setting"] == setting), key=lambda row: row["bytes"])
+            if not line:
+                continue
             look = {"marker": "osv^DPX*<>"[place % 10], "color": plots.PALETTE[place % len(plots.PALETTE)]}
             axes.plot([r["bytes"] / 1024 for r in line], [r["us"] for r in line], label=setting, **look)
         for cross in result["crossovers"]:
             if cross["operation"] == operation:
                 axes.axvline(cross["bytes"] / 1024, color="#333333", linestyle="--", linewidth=1)
         axes.set_xscale("log", base=2)
+        sizes_kib = sorted({row["bytes"] / 1024 for row in own})
+        axes.set_xticks(sizes_kib, [f"{size:g}" for size in sizes_kib])
         axes.set_ylim(bottom=0)
         axes.set_title(operation, loc="left", fontsize=10, fontweight="bold")
         axes.set_xlabel("message, KiB")
         axes.set_ylabel("µs, slowest rank")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, ncols=2)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     alt = "All-reduce latency by message size: " + "; ".join(
         f"{row['operation']}, {row['setting']}, {_size(row['bytes'])}: {row['us']:.1f} µs" for row in rows
     )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import sys
@@ -208,6 +209,9 @@ def run_rank(rank: int, job: dict[str, Any]) -> None:
         for row in found:
             write(row)
         write({"end": setting["name"]})
+    # NCCL waits for the graphs that captured it before it lets go of a communicator (from 2.26 on, without end). A
+    # Stretch is part of a cycle of references, so that only the collector frees its graph.
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 

@@ -11,8 +11,26 @@ from breakeven.errors import UserError
 from breakeven.whatif import Change
 
 Row = dict[str, Any]
+Blocks = Mapping[tuple[str, int], list[float]]
+"""Iterations by operation and size, in microseconds."""
 
 ALLREDUCE, WITH_NORM = "all-reduce", "all-reduce + add + RMSNorm"
+
+
+def blocks_of(reference: str, raw: Iterable[Row]) -> Blocks:
+    """The reference's own iterations, by operation and size."""
+    rows = [row for row in raw if row["setting"] == reference and row["status"] == "ok"]
+    return {(row["operation"], row["bytes"]): row["times_us"][1] for row in rows}
+
+
+def between(row: Row, first: Blocks, last: Blocks) -> Row:
+    """A row that was measured in processes of its own, between the reference's blocks of two other starts."""
+    if row["status"] != "ok":
+        return row
+    place = (row["operation"], row["bytes"])
+    if place not in first or place not in last:
+        return {**row, "status": "failed", "reason": "the reference has no figure at this size"}
+    return {**row, "times_us": [first[place], row["times_us"][1], last[place]]}
 
 
 def judged(raw: Iterable[Row], reference: str) -> list[Row]:
@@ -85,7 +103,9 @@ def _crossing(by_size: Mapping[int, Mapping[str, Row]], one: str, other: str, si
     return round(math.exp(math.log(since) + share * (math.log(size) - math.log(since))))
 
 
-def fusion_saves(rows: Iterable[Row], *, fused: str, unfused: str, count: int, batch: int, width: int) -> Change:
+def fusion_saves(
+    rows: Iterable[Mapping[str, Any]], *, fused: str, unfused: str, count: int, batch: int, width: int
+) -> Change:
     """The what-if of fusing ``count`` all-reduces of a target forward, from the bench: modelled.
 
     A verify sends ``batch x width`` tokens, a baseline step ``batch``. Each all-reduce is counted with its norm.

@@ -10,25 +10,46 @@ from typing import Any
 
 import pandas as pd
 
-from breakeven import arms, artifacts, cautions, curves, cycle, machine, outlook, reported, stats, wording
+from breakeven import (
+    arms,
+    artifacts,
+    cautions,
+    curves,
+    cycle,
+    exports,
+    findings,
+    forecast,
+    four_facts,
+    left_out,
+    machine,
+    next_steps,
+    outlook,
+    reported,
+    setting,
+    stats,
+    wording,
+)
 from breakeven.config import BreakEvenSettings
 from breakeven.errors import UserError
 from breakeven.plots import Figure
 
 EXAMPLE = Path(__file__).parent / "embedded" / "example"
+HERE = "measured in this run"
 
 
 @dataclass(frozen=True)
 class Measured:
     """Samples of complete launches, every launch's row, where they come from, and what else the sweep told.
 
-    ``here``: whether they were measured on this machine, so that its bandwidths may stand beside them.
+    ``folder`` holds the sweep's files; ``here``: whether they were measured on this machine, so that its bandwidths may
+    stand beside them.
     """
 
     samples: pd.DataFrame
     cells: list[dict[str, Any]]
     source: str
     machine: Mapping[str, Any]
+    folder: Path
     here: bool = False
     predictions: Sequence[Mapping[str, Any]] = ()
 
@@ -59,19 +80,19 @@ def load(run_dir: Path, records: str = "none") -> Measured | None:
     now = machine.fingerprint(machine.describe(artifacts.project_root()))
     here = folder == run_dir and content["machine"] == json.loads(json.dumps(now))
     source, predictions = _source(folder, content), content.get("predictions") or ()
-    return Measured(pd.DataFrame(rows), cells, source, content["machine"], here, predictions)
+    return Measured(pd.DataFrame(rows), cells, source, content["machine"], folder, here, predictions)
 
 
 def _source(folder: Path, content: Mapping[str, Any]) -> str:
     if folder != EXAMPLE:
-        return "measured in this run"
+        return HERE
     on = content["machine"]
     return f"a recorded example, measured on {on['cpu']} with {on['cores']} cores, not on this machine"
 
 
 def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str, Any]:
-    """Break-even per arm and kind of prompt, verdicts with intervals, curves, outlook, warnings, the answer in "
-    "words."""
+    """Break-even per arm and kind of prompt, verdicts with intervals, curves, outlook, next steps, warnings, the answer
+    in words."""
     told = None
     if settings.records != "none":
         told = reported.read(artifacts.project_root() / settings.records)
@@ -80,39 +101,98 @@ def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str,
             raise UserError("nothing was measured and no records are given: there is nothing to analyse")
         return _recorded_only(told)
     samples, arms_by_name = measured.samples, measured.arms
-    comparisons = arms.compare_all(samples, arms_by_name, level=settings.level)
+    cells = _summary(samples, settings.level)
+    comparisons = _over_all_streams(arms.compare_all(samples, arms_by_name, level=settings.level))
     comparisons.sort(key=lambda row: -((row["speedup"] or {}).get("estimate") or 0))
     by_kind = arms.compare_all(samples, arms_by_name, level=settings.level, by_kind=True)
-    cycles = _named(cycle.cycle_rows(samples, measured.cells), arms_by_name)
+    place = {row["cell"]: number for number, row in enumerate(comparisons)}
+    told_of = [row for row in by_kind if row["speedup"] and not row["accept_length_pinned"]]
+    by_kind = sorted(told_of, key=lambda row: place[row["cell"]])
+    cycles = _cycles(samples, measured)
     crossings = curves.by_concurrency(arms_by_name, comparisons)
-    answer = wording.answer(comparisons, measured.source, settings.level)
+    variants = arms.compare_variants(samples, arms_by_name, level=settings.level)
+    unmeasured = [row for row in measured.predictions if row["source"] != "measured"]
+    noise = cautions.launch_spreads(measured.cells, arms_by_name)
+    answer = wording.answer(comparisons, measured.source, settings.level, noise)
+    answer["how"] += findings.of_search(unmeasured)
+    answer["elsewhere"] += findings.of_variants(variants)
+    if answer["best"]:
+        answer["elsewhere"] += findings.by_kind_in_words(answer["best"], by_kind)
+    floors = _floors(measured, cycles)
+    forecasts = forecast.beside_measured(measured.folder)
     best = answer["best"]
+    ahead = None
+    if best and best["break_even"]:
+        saved_ms = {row["cell"]: row["saved_ms"] for row in forecasts if "saved_ms" in row}
+        ahead = outlook.outlook(best, arms_by_name, comparisons, cycles, saved_ms)
+    forward_ms = next((row["forward_ms"] for row in measured.cells if row.get("forward_ms")), None)
+    quiet, disturbed = cautions.calm(samples)
+    lengths = left_out.left_out(
+        quiet, arms_by_name, comparisons, _summary(quiet, settings.level), _cycles(quiet, measured), noise
+    )
+    rivals = arms.rivals(samples, arms_by_name, best, level=settings.level) if best else []
+    about = setting.of_sweep(measured.cells, measured.machine, *_prompts(samples))
+    fastest = (exports.fastest_row(measured.cells) or {}).get("cell") if measured.source == HERE else None
     return {
         "source": measured.source,
         "machine": measured.machine,
+        "setting": about,
         "answer": answer,
+        "next_steps": next_steps.next_steps(
+            answer, comparisons, ahead, told, about, noise=noise, fastest=fastest, rivals=rivals
+        ),
         "comparisons": comparisons,
         "by_kind": by_kind,
-        "variants": arms.compare_variants(samples, arms_by_name, level=settings.level),
-        "cells": stats.summarise_cells(samples, level=settings.level).to_dict("records"),
+        "variants": variants,
+        "arm_facts": four_facts.of_arms(measured.folder, measured.cells),
+        "cells": cells,
         "cycle": cycles,
-        "floors": _floors(measured, cycles),
+        "floors": floors,
         "curves": {
             "draft_length": curves.by_draft_length(samples, arms_by_name, comparisons),
             "positions": _named(curves.by_position(samples, arms_by_name, comparisons), arms_by_name),
             "concurrency": crossings,
         },
         "theory": _named(curves.theory(samples, arms_by_name, comparisons, cycles), arms_by_name),
-        "predictions": list(measured.predictions),
-        "outlook": outlook.outlook(best, arms_by_name, comparisons, cycles) if best and best["break_even"] else None,
+        "left_out": lengths,
+        "left_out_notes": left_out.notes(lengths, noise, forward_ms, disturbed),
+        "forecast": forecasts,
+        "predictions": unmeasured,
+        "outlook": ahead,
         "reported": told,
-        "launches": launches(measured.cells),
-        "warnings": [*cautions.warn(samples, measured.cells, comparisons), *_reported_warnings(told)],
+        "launches": arms.launches(measured.cells),
+        "warnings": [
+            *cautions.warn(samples, measured.cells, comparisons, floors, noise),
+            *_reported_warnings(told),
+        ],
         "findings": [
-            *wording.findings(comparisons, by_kind, measured.cells, crossings),
+            *findings.findings(comparisons, by_kind, measured.cells, crossings),
             *(reported.findings(told) if told else []),
         ],
     }
+
+
+def _summary(samples: pd.DataFrame, level: float) -> list[dict[str, Any]]:
+    rows = stats.summarise_cells(samples, level=level).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
+
+
+def _cycles(samples: pd.DataFrame, measured: Measured) -> list[dict[str, Any]]:
+    return _named(cycle.cycle_rows(samples, measured.cells), measured.arms)
+
+
+def _over_all_streams(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each comparison with both rates over all streams beside those of one."""
+    for row in comparisons:
+        for name in ("spec_tok_s", "base_tok_s"):
+            row[f"{name}_all"] = row[name] * row["concurrency"] if row[name] else None
+    return comparisons
+
+
+def _prompts(samples: pd.DataFrame) -> tuple[int, int]:
+    """How many prompts of how many kinds a cell was measured with."""
+    of_cells = samples[samples["phase"] == "measure"].groupby("cell")
+    return int(of_cells["prompt_id"].nunique().max()), int(of_cells["kind"].nunique().max())
 
 
 def _named(rows: Sequence[Mapping[str, Any]], arms_by_name: Mapping[str, arms.Arm]) -> list[dict[str, Any]]:
@@ -122,18 +202,19 @@ def _named(rows: Sequence[Mapping[str, Any]], arms_by_name: Mapping[str, arms.Ar
 
 def _recorded_only(told: dict[str, Any]) -> dict[str, Any]:
     """The same keys where nothing was measured: tables that stay empty are there, and empty."""
-    empty: dict[str, Any] = {name: [] for name in ("comparisons", "by_kind", "variants", "cells", "cycle", "floors")}
-    empty |= {
-        "launches": [],
-        "theory": [],
-        "predictions": [],
-        "curves": {"draft_length": [], "positions": [], "concurrency": []},
-    }
+    tables = (
+        "comparisons", "by_kind", "variants", "arm_facts", "cells", "cycle", "floors", "launches", "theory", "left_out",
+        "left_out_notes", "forecast", "predictions",
+    )  # fmt: skip
+    answer = reported.answer(told)
     return {
         "source": f"{told['file']}: {told['label']}",
         "machine": None,
-        "answer": reported.answer(told),
-        **empty,
+        "setting": told["setting"],
+        "answer": answer,
+        "next_steps": next_steps.next_steps(answer, [], told["outlook"], told, told["setting"]),
+        **{name: [] for name in tables},
+        "curves": {"draft_length": [], "positions": [], "concurrency": []},
         "outlook": told["outlook"],
         "reported": told,
         "warnings": _reported_warnings(told),
@@ -147,20 +228,6 @@ def _reported_warnings(told: Mapping[str, Any] | None) -> list[dict[str, str]]:
         for row in (told or {"rows": []})["rows"]
         for warning in row["warnings"]
     ]
-
-
-def launches(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every row of ``cells.json`` as a reader wants it: in order, its fate in words."""
-    rows = []
-    for row in cells:
-        failure = row.get("failure")
-        fate = f"{row['status']}: {failure['class']}, {failure['text']}" if failure else row["status"]
-        shown = {
-            name: row.get(name) for name in ("order", "cell", "ready_s", "requests", "tok_s", "accept_length", "log")
-        }
-        cycle_ms = row.get("cycle_ms") or row.get("step_ms")
-        rows.append({**shown, "restart": row["restart"] + 1, "fate": fate, "cycle_ms": cycle_ms})
-    return rows
 
 
 def _floors(measured: Measured, cycles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -179,9 +246,10 @@ def save(result: dict[str, Any], figures: Sequence[Figure], run_dir: Path) -> No
     described = [{"name": each.name, "title": each.title, "alt": each.alt} for each in figures]
     for each in figures:
         each.save(run_dir / "figures")
-    for name in ("comparisons", "by_kind", "variants", "cells", "theory"):
+    for name in ("comparisons", "by_kind", "variants", "cells", "theory", "left_out"):
         if result[name]:
             artifacts.write_text(run_dir / f"{name}.csv", pd.json_normalize(result[name]).to_csv(index=False))
-    if result["outlook"]:
-        artifacts.write_text(run_dir / "plan.md", outlook.plan_markdown(result["outlook"], result["source"]))
+    if result["next_steps"]:
+        text = next_steps.markdown(result["next_steps"], result["outlook"], result["source"])
+        artifacts.write_text(run_dir / "plan.md", text)
     artifacts.write_json(run_dir / "breakeven.json", {**result, "figures": described})

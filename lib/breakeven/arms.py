@@ -14,7 +14,16 @@ from typing import Any
 import pandas as pd
 
 from breakeven import stats
+from breakeven.conclusions import without_data
 from breakeven.design import DEFAULT_VARIANT, TWIN, Condition
+
+OUTCOMES = {
+    "pays": "faster",
+    "does-not-pay": "slower",
+    "not-distinguishable": "not-distinguishable",
+    "needs-more": "needs-more",
+}
+"""What a verdict says of a variant, which pays for nothing."""
 
 
 def condition_in_words(condition: Condition) -> str:
@@ -61,8 +70,8 @@ class Arm:
         """Arms that differ in the length of the draft alone."""
         return (self.variant, self.condition, self.algorithm, self.topk)
 
-    def words(self) -> str:
-        """``EAGLE3 with 3 steps, variant fused, concurrency 4``."""
+    def words(self, *, one_of_several_loads: bool = False) -> str:
+        """``EAGLE3 with 3 steps, variant fused, concurrency 4``; concurrency 1 is named beside others alone."""
         if not self.speculates:
             name = "baseline, second time" if self.is_twin else "baseline"
         elif self.steps:
@@ -71,7 +80,8 @@ class Arm:
         else:
             name = f"{self.algorithm} with {self.draft_tokens} draft tokens"
         variant = f"variant {self.variant}" if self.variant != DEFAULT_VARIANT else ""
-        return ", ".join(part for part in (name, variant, condition_in_words(self.condition)) if part)
+        load = "concurrency 1" if one_of_several_loads and self.condition.concurrency == 1 else ""
+        return ", ".join(part for part in (name, variant, load, condition_in_words(self.condition)) if part)
 
 
 def arms_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, Arm]:
@@ -87,9 +97,35 @@ def arms_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, Arm]:
     return arms
 
 
+def launches(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every row of ``cells.json`` as a reader wants it: in order, counted from 1, its fate in words."""
+    rows = []
+    for row in cells:
+        failure, streams = row.get("failure"), row.get("concurrency") or 1
+        names = ("cell", "ready_s", "requests", "tok_s", "accept_length")
+        rows.append(
+            {
+                **{name: row.get(name) for name in names},
+                "order": row["order"] + 1,
+                "restart": row["restart"] + 1,
+                "concurrency": streams,
+                "fate": f"{row['status']}: {failure['class']}, {failure['text']}" if failure else _fate(row),
+                "tok_s_all": row["tok_s"] * streams if row.get("tok_s") else None,
+                "cycle_ms": row.get("cycle_ms") or row.get("step_ms"),
+            }
+        )
+    return rows
+
+
+def _fate(row: Mapping[str, Any]) -> str:
+    looped = row.get("degenerate") and row["degenerate"] == row.get("requests")
+    return f"{row['status']}; every answer loops, none is used" if looped else str(row["status"])
+
+
 def in_words(arms: Mapping[str, Arm]) -> dict[str, str]:
     """Each arm by its name in words; the name goes with them where two would read the same (n-gram breadths, say)."""
-    words = {name: arm.words() for name, arm in arms.items()}
+    several = len({arm.condition.concurrency for arm in arms.values()}) > 1
+    words = {name: arm.words(one_of_several_loads=several) for name, arm in arms.items()}
     times = Counter(words.values())
     return {name: text if times[text] == 1 else f"{text} ({name})" for name, text in words.items()}
 
@@ -114,9 +150,11 @@ def compare_all(
     rows, words = [], in_words(arms)
     for condition, variant, baseline, cells in _sets(arms):
         here = _of_condition(samples, arms, condition)
+        twins = [arm.name for arm in arms.values() if arm.is_twin and arm.variant == variant]
+        if baseline:
+            here = _stood_in_for(here, baseline.name, twins)
         measured = set(here["cell"])
-        twins = [arm.name for arm in arms.values() if arm.is_twin and arm.name in measured]
-        pairs = [(baseline.name, name) for name in twins if arms[name].variant == variant] if baseline else []
+        pairs = [(baseline.name, name) for name in twins if name in measured] if baseline else []
         ready = [arm.name for arm in cells if arm.name in measured and baseline and baseline.name in measured]
         found = (
             stats.compare(here, baseline.name, ready, by=["kind"] if by_kind else [], aa_pairs=pairs, level=level)
@@ -125,9 +163,25 @@ def compare_all(
         )
         missing = [arm.name for arm in cells if arm.name not in ready]
         if not by_kind:
-            found += [stats.without_data({}, name, baseline.name if baseline else "its baseline") for name in missing]
+            found += [without_data({}, name, baseline.name if baseline else "its baseline") for name in missing]
         rows += [_described(row, arms[row["cell"]], words, baseline, here) for row in found]
     return rows
+
+
+def rivals(samples: pd.DataFrame, arms: Mapping[str, Arm], best: Mapping[str, Any], *, level: float) -> list[str]:
+    """The other arms of the best one's condition that, on the prompts measured, can't be told from it, in words."""
+    arm, words = arms[best["cell"]], in_words(arms)
+    here = _of_condition(samples, arms, arm.condition)
+    measured = set(here["cell"])
+    others = [
+        each.name
+        for each in arms.values()
+        if each.speculates and each.name != arm.name and each.name in measured and each.condition == arm.condition
+        if not each.pinned_length
+    ]
+    found = stats.compare(here, arm.name, others, level=level) if others else []
+    found = [row for row in found if row["verdict_same_prompts"] == "not-distinguishable"]
+    return [words[row["cell"]] for row in sorted(found, key=lambda row: -row["speedup"]["estimate"])]
 
 
 def compare_variants(samples: pd.DataFrame, arms: Mapping[str, Arm], *, level: float) -> list[dict[str, Any]]:
@@ -146,7 +200,7 @@ def compare_variants(samples: pd.DataFrame, arms: Mapping[str, Arm], *, level: f
             continue
         found = stats.compare(here, default.name, others, level=level)
         rows += [_described(row, arms[row["cell"]], words, default, here) for row in found]
-    return rows
+    return [{**row, "against": words[row["against"]], "outcome": OUTCOMES[row["verdict"]]} for row in rows]
 
 
 def _sets(arms: Mapping[str, Arm]) -> Iterable[tuple[Condition, str, Arm | None, Sequence[Arm]]]:
@@ -158,6 +212,15 @@ def _sets(arms: Mapping[str, Arm]) -> Iterable[tuple[Condition, str, Arm | None,
             cells = [arm for arm in here if arm.variant == variant and arm.speculates]
             if cells:
                 yield condition, variant, baselines.get(variant), cells
+
+
+def _stood_in_for(samples: pd.DataFrame, baseline: str, twins: Sequence[str]) -> pd.DataFrame:
+    """The baseline's second half stands in for it in restarts that lack the first (a run that was cut off)."""
+    there = set(samples.loc[samples["cell"] == baseline, "restart"])
+    if not there:
+        return samples
+    lacking = samples["cell"].isin(twins) & ~samples["restart"].isin(there)
+    return samples.assign(cell=samples["cell"].mask(lacking, baseline))
 
 
 def _of_condition(samples: pd.DataFrame, arms: Mapping[str, Arm], condition: Condition) -> pd.DataFrame:

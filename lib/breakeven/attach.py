@@ -141,7 +141,7 @@ def as_it_runs(settings: SweepSettings, say: Callable[[str], None]) -> SweepSett
     if algorithm:
         raise UserError(
             f"host: the attached server speculates ({algorithm}), and its baseline would be another server; attach to "
-            "one without speculation, or let the suite launch both"
+            "one without speculation, or let the suite launch both (what it reaches stands in its log: breakeven logs)"
         )
     for sentence in what_is_skipped(settings):
         say(sentence)

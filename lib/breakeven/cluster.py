@@ -8,6 +8,7 @@ would have put them.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
 from collections import deque
@@ -20,20 +21,19 @@ from breakeven.config import SweepSettings
 from breakeven.design import Launch
 from breakeven.errors import UserError
 from breakeven.launching import Serving
-from breakeven.measuring import Measurement, Workload, reference_cell
+from breakeven.measuring import MOST_ATTEMPTS, Measurement, Workload, lost_connection, reference_cell
 from breakeven.store import Store
 
 Say = Callable[[str], None]
-MOST_ATTEMPTS = 3
 
 
 class Worker:
     """Measures launches on its devices; runs in a process of its own, which takes its servers along when it dies."""
 
-    def __init__(self, settings: Mapping[str, Any], cores: Sequence[int]) -> None:
+    def __init__(self, settings: Mapping[str, Any], cores: Sequence[int], folders: str) -> None:
         if cores:
             os.sched_setaffinity(0, cores)
-        self._run_dir = Path(tempfile.mkdtemp(prefix="breakeven-worker-"))
+        self._run_dir = Path(tempfile.mkdtemp(prefix=folders))
         self._settings = SweepSettings.checked(settings)
         self._serving = Serving.prepare(self._settings, self._run_dir, print)
         self._load = Workload.chosen(self._settings, self._serving.encode)
@@ -79,8 +79,8 @@ def measure_all(
 ) -> None:
     """Measure what the store does not hold, with ``settings.workers`` workers.
 
-    A worker that dies is replaced and its launch repeated; one that kills three of them ends the sweep with a
-    RuntimeError, everything else kept. Raises UserError without Ray.
+    A worker that dies is replaced and its launch repeated, and so is a launch that was lost with the connection to its
+    host; the third time ends the sweep with a RuntimeError, everything else kept. Raises UserError without Ray.
     """
     ray = _ray()
     _start(ray)
@@ -88,6 +88,13 @@ def measure_all(
         _Crew(ray, settings, launches, load, store, run_dir, say).work()
     finally:
         ray.shutdown()
+        for folder in Path(tempfile.gettempdir()).glob(f"{_folders()}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders() -> str:
+    """How the names of this process's workers' folders begin: one that is killed can't remove its own."""
+    return f"breakeven-worker-of-{os.getpid()}-"
 
 
 def _ray() -> Any:
@@ -140,17 +147,22 @@ class _Crew:
             (done,), _ = self._ray.wait(list(busy), num_returns=1)
             number, launch = busy.pop(done)
             try:
-                self._keep(launch, self._ray.get(done))
+                found = self._ray.get(done)
             except self._ray.exceptions.RayActorError as error:
-                self._repeat(number, launch, error)
+                self._repeat(number, launch, f"worker {number + 1} died", error)
                 workers[number] = self._hire(self._places[number])
+            else:
+                if lost := lost_connection(found["rows"]):
+                    self._repeat(number, launch, lost)
+                else:
+                    self._keep(launch, found)
             self._next(number, workers, busy)
 
     def _hire(self, place: Mapping[str, Any]) -> Any:
         gpus = self._settings.tp if machine.gpus() else 0
         options = {"num_gpus": gpus, "num_cpus": 0, "scheduling_strategy": place["strategy"]}
         values = self._settings.model_dump() | {"workers": 0}
-        return self._ray.remote(Worker).options(**options).remote(values, [] if gpus else place["cores"])
+        return self._ray.remote(Worker).options(**options).remote(values, [] if gpus else place["cores"], _folders())
 
     def _next(self, number: int, workers: Sequence[Any], busy: dict[Any, tuple[int, Launch]]) -> None:
         if not self._queues[number]:
@@ -169,11 +181,11 @@ class _Crew:
             self._store.add_sample(sample)
         self._store.add(launch, found["rows"])
 
-    def _repeat(self, number: int, launch: Launch, error: Exception) -> None:
+    def _repeat(self, number: int, launch: Launch, why: str, error: Exception | None = None) -> None:
         self._attempts[launch.key] = self._attempts.get(launch.key, 0) + 1
         if self._attempts[launch.key] == MOST_ATTEMPTS:
-            raise RuntimeError(f"{launch.key} has ended {MOST_ATTEMPTS} workers; the last: {error}") from error
-        self._say(f"worker {number + 1} died; {launch.key} is measured again on a new one")
+            raise RuntimeError(f"{launch.key} was lost {MOST_ATTEMPTS} times; the last: {why}") from error
+        self._say(f"{why}; {launch.key} is measured again")
         self._queues[number].appendleft(launch)
 
 

@@ -102,6 +102,10 @@ def effective_drafter(drafter: Drafter, sglang_version: str | None = None) -> Dr
     Rules read in SGLang 0.5.23 (``arg_groups/speculative_hook.py``) and checked back to 0.4.6. Raises UserError for
     what the release does not have, or would refuse, or would only crash on after it has loaded.
     """
+    for name in ("algorithm", "model"):
+        value = getattr(drafter, name)
+        if not (isinstance(value, str) or (name == "model" and value is None)):
+            raise UserError(f"drafters: {name} is {value!r}; give a text")
     algorithm = drafter.algorithm.upper()
     check_algorithm(algorithm, sglang_version or _ANY_RELEASE)
     for name in ("steps", "topk", "draft_tokens", "breadth", "depth"):

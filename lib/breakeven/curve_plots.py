@@ -10,7 +10,7 @@ import matplotlib.lines
 import matplotlib.patches
 import matplotlib.ticker
 
-from breakeven import show
+from breakeven import show, wording
 from breakeven.plots import (
     PALETTE,
     VERDICT_MARKS,
@@ -70,7 +70,7 @@ def draft_length_figure(rows: Sequence[Row]) -> Figure:
         _length_line(axes, of_family, "accept_length", "accept length got", PALETTE[0], "o", "-")
         _length_line(axes, of_family, "break_even", "break-even accept length", PALETTE[3], "s", "--")
         for row in of_family:
-            if row["source"] == "measured":
+            if row["source"] == "measured" and not row["too_few"]:
                 bounds = [row["break_even_low"], row["break_even_high"]]
                 axes.plot([row["drafts"]] * 2, bounds, color=PALETTE[3], linewidth=1.5)
         axes.set_title(family, loc="left", fontsize=10, fontweight="bold")
@@ -82,7 +82,7 @@ def draft_length_figure(rows: Sequence[Row]) -> Figure:
         "drafts per verify (the root not counted); filled: measured, hollow: predicted, cycle interpolated"
     )
     alt = "Accept length got and break-even accept length over the number of drafts: " + "; ".join(
-        f"{row['family']}, {row['drafts']} drafts ({row['source']}): {row['accept_length']:.2f} got, "
+        f"{row['family']}, {row['drafts']} drafts ({row['source']}): {show.cell(row['accept_length'])} got, "
         f"{row['break_even']:.2f} needed"
         for row in rows
     )
@@ -90,10 +90,11 @@ def draft_length_figure(rows: Sequence[Row]) -> Figure:
 
 
 def _length_line(axes: Any, rows: Sequence[Row], key: str, label: str, colour: str, mark: str, line: str) -> None:
+    rows = [row for row in rows if row[key] is not None]
     axes.plot([row["drafts"] for row in rows], [row[key] for row in rows], color=colour, linestyle=line, linewidth=1.4)
     for source, face in (("measured", colour), ("interpolated", "white")):
         some = [row for row in rows if row["source"] == source]
-        shown = label if source == "measured" else None
+        shown = label if source == "measured" and some else None
         axes.plot(
             [row["drafts"] for row in some], [row[key] for row in some], mark, color=colour, markerfacecolor=face,
             markersize=7, label=shown,
@@ -112,7 +113,7 @@ def concurrency_figure(rows: Sequence[Row]) -> Figure:
             places, [point["estimate"] for point in row["points"]], color=colour, linestyle=LINES[place % len(LINES)],
             marker=MARKS[place % len(MARKS)], markeredgecolor="black", label=row["drafter"],
         )  # fmt: skip
-        for point in row["points"]:
+        for point in (point for point in row["points"] if not point["too_few"]):
             axes.plot([point["concurrency"]] * 2, [point["low"], point["high"]], color=colour, linewidth=1.5)
         if row["crossover"]:
             axes.plot(row["crossover"], 1.0, marker="x", markersize=10, markeredgewidth=2.5, color=colour)
@@ -202,7 +203,9 @@ def reported_figure(chart: Sequence[Row]) -> Figure:
     bars: list[Row] = []
     for row in chart:
         bars.append({"cell": f"{row['name']}: cycle", "parts": row["parts"], "mark": row["mark"]})
-        bars.append({"cell": f"{row['name']}: baseline step", "parts": {"step": row["step_ms"]}, "mark": row["mark"]})
+        bars.append(
+            {"cell": f"baseline step beside {row['name']}", "parts": {"step": row["step_ms"]}, "mark": row["mark"]}
+        )
     bars, of_how_many = foremost(bars)
     ordered = list(reversed(bars))
     figure, axes = canvas(height=1.4 + 0.45 * len(ordered))
@@ -221,7 +224,7 @@ def reported_figure(chart: Sequence[Row]) -> Figure:
         + (f", with {row['mark']['name']} taking {row['mark']['ms']:.1f} ms" if row["mark"] else "")
         for row in bars
     )
-    title = "Cycle and baseline step, as reported"
+    title = "Cycle and baseline step, as reported (only where the accept length was)"
     if claimed:
         title += "; dotted: the all-reduce time that was reported for a forward of either"
     return to_figure("reported", title + of_how_many, alt, figure)
@@ -232,9 +235,13 @@ def figures(result: Row) -> list[Figure]:
     from breakeven import plots
 
     made = []
-    if result["comparisons"]:
-        made += [plots.speedup_figure(result["comparisons"]), plots.accept_length_figure(result["by_kind"])]
-        made += [speedup_curve_figure(result["comparisons"])]
+    _, pinned = wording.judged_and_pinned(result["comparisons"])
+    judged = [row for row in result["comparisons"] if row["speedup"] and not row["accept_length_pinned"]]
+    if judged:
+        made += [plots.speedup_figure(judged), plots.accept_length_figure(result["by_kind"])]
+        made += [speedup_curve_figure(judged)]
+    if pinned:
+        made.append(plots.bars_figure(pinned))
     if result["curves"]["draft_length"]:
         made.append(draft_length_figure(result["curves"]["draft_length"]))
     if result["curves"]["concurrency"]:

@@ -1,6 +1,5 @@
 """What the curves show: break-even over draft length and concurrency, acceptance by position, theory.
 
-
 Rows come from `arms.compare_all`; everything here is arithmetic on them.
 """
 
@@ -27,10 +26,11 @@ def by_draft_length(samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons:
 
     Accept lengths of lengths that were not measured follow from the histogram of correct drafts at the longest; their
     cycle is interpolated between measured neighbours, which is no more than a guess (cost curves are jagged), so that
-    it is labelled. Rows: family, drafts, accept_length, break_even, speedup, source (measured | interpolated), cell.
+    it is labelled. Rows: family, drafts, accept_length, break_even, speedup, source (measured | interpolated), cell;
+    accept_length and speedup are None where the length was pinned.
     """
     rows = []
-    for family, members in _families(arms, comparisons):
+    for family, members in families(arms, comparisons):
         step_ms = _step_ms(members[0][1], samples)
         cycles = {arm.drafts: row["break_even"]["estimate"] * step_ms for arm, row in members if arm.drafts}
         measured = {arm.drafts: row for arm, row in members if arm.drafts}
@@ -46,15 +46,18 @@ def _of_length(row: Row | None, chain: costs.Chain | None) -> dict[str, Any] | N
     """One draft length: as measured, else as predicted, else nothing."""
     if row is not None:
         figures = {name: row[name]["estimate"] for name in ("accept_length", "break_even", "speedup")}
+        if row["accept_length_pinned"]:
+            figures |= {"accept_length": None, "speedup": None}
         bounds = {f"break_even_{end}": row["break_even"][end] for end in ("low", "high")}
-        return {"source": "measured", "cell": row["cell"], **figures, **bounds}
+        too_few = row["break_even"]["too_few"]
+        return {"source": "measured", "cell": row["cell"], "too_few": too_few, **figures, **bounds}
     if chain is None or chain.break_even_accept_length is None:
         return None
     figures = {"accept_length": chain.accept_length, "break_even": chain.break_even_accept_length}
     return {"source": "interpolated", "cell": None, **figures, "speedup": chain.speedup}
 
 
-def _families(arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> Iterable[tuple[str, list[tuple[Arm, Row]]]]:
+def families(arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> Iterable[tuple[str, list[tuple[Arm, Row]]]]:
     """Chains that differ in length alone, shortest first; ``family`` in words."""
     known = {row["cell"]: row for row in comparisons if row["break_even"]}
     chains = [arm for arm in arms.values() if arm.name in known and arm.is_chain and arm.drafts]
@@ -71,14 +74,19 @@ def _step_ms(row: Row, samples: pd.DataFrame) -> float:
 
 
 def _chains(samples: pd.DataFrame, longest: Arm, cycles: Mapping[int, float], step_ms: float) -> list[costs.Chain]:
+    lengths = lengths_by_chain(samples, longest)
+    return costs.chain_table(lengths, cycles, step_ms) if lengths is not None else []
+
+
+def lengths_by_chain(samples: pd.DataFrame, longest: Arm) -> np.ndarray | None:
+    """The accept length of every chain up to this one, from its accepted drafts; None where the server told none."""
     histograms = _histograms(samples, longest.name)
-    if histograms is None:
-        return []
+    if histograms is None or longest.pinned_length:
+        return None
     try:
-        lengths = costs.accept_length_by_chain_over_requests(histograms[0], histograms[1])
+        return costs.accept_length_by_chain_over_requests(histograms[0], histograms[1])
     except UserError:  # no request with a count
-        return []
-    return costs.chain_table(lengths, cycles, step_ms)
+        return None
 
 
 def _histograms(samples: pd.DataFrame, cell: str) -> tuple[list[list[float]], list[float]] | None:
@@ -98,7 +106,7 @@ def by_position(samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons: Seq
     for row in comparisons:
         arm = arms[row["cell"]]
         histograms = _histograms(samples, arm.name)
-        if not row["break_even"] or not arm.is_chain or not arm.drafts or histograms is None:
+        if not row["break_even"] or not arm.is_chain or not arm.drafts or histograms is None or arm.pinned_length:
             continue
         total = np.sum([[*each, *[0] * (arm.drafts + 1 - len(each))] for each in histograms[0]], axis=0)
         got = [None if math.isnan(each) else float(each) for each in costs.acceptance_by_position(total)]
@@ -116,14 +124,14 @@ def by_concurrency(arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> list[
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in comparisons:
         arm = arms[row["cell"]]
-        if row["speedup"]:
+        if row["speedup"] and not arm.pinned_length:
             shape = (arm.variant, arm.algorithm, arm.steps, arm.topk, arm.draft_tokens)
             key = (*shape, arm.condition.temperature, arm.condition.context_tokens)
             groups.setdefault(key, []).append(row)
     rows = []
     for members in groups.values():
         points = sorted(
-            ({"concurrency": row["concurrency"], **row["speedup"], "verdict": row["verdict"]} for row in members),
+            ({**row["speedup"], "concurrency": row["concurrency"], "verdict": row["verdict"]} for row in members),
             key=lambda point: point["concurrency"],
         )
         if len({point["concurrency"] for point in points}) > 1:
@@ -150,14 +158,15 @@ def theory(
     ``acceptance`` is that of the first position, from which Leviathan's accept length follows if all positions were
     alike. The speed-ups take the accept length as measured, so that their residual is cost alone: Leviathan's verify
     costs one baseline step, Sequoia's the measured t(n); what is left to Sequoia is sampling, scheduling and gaps.
-    The cost of a draft is the traced draft time over the drafts (None, and no Sequoia, without a trace).
+    The cost of a draft is the traced draft time over the drafts (None, and no Sequoia, without a trace). A pinned
+    accept length is no drafter's: theory has nothing to say on it.
     """
     by_cell = {row["cell"]: row for row in cycles}
     first_position = {row["cell"]: row["got"][0] for row in by_position(samples, arms, comparisons) if row["got"]}
     rows = []
     for row in comparisons:
         arm = arms[row["cell"]]
-        if not row["break_even"] or not arm.drafts:
+        if not row["break_even"] or not arm.drafts or arm.pinned_length:
             continue
         cycle, base = by_cell.get(arm.name), by_cell.get(row["against"])
         length, speedup = row["accept_length"]["estimate"], row["speedup"]["estimate"]

@@ -139,17 +139,39 @@ def _payload_floor(config: Mapping[str, Any], tp: int, link_gb_s: float | None) 
 
 
 def held_against(rows: Sequence[Mapping[str, Any]], step_ms: float | None) -> list[dict[str, Any]]:
-    """Floors that lie below the step that was measured; one above it is none, and the reason stands in its place."""
+    """Floors beside the step that was measured. One above it is none: ``above_step``, with the likely reason."""
     checked = []
     for row in rows:
-        if row["ms"] is not None and step_ms is not None and row["ms"] > step_ms:
+        above = row["ms"] is not None and step_ms is not None and row["ms"] > step_ms
+        if above:
             how = (
-                f"{row['how']}: that would be {row['ms']:.1f} ms, more than the step of {step_ms:.1f} ms that was "
-                "measured, so the bandwidth was measured too low (a busy machine?)"
+                f"{row['how']}: {row['name']} would take {row['ms']:.1f} ms, more than the whole step of {step_ms:.1f} "
+                f"ms that was measured, and a floor can't. {_why_above()}"
             )
             row = {**row, "ms": None, "how": how}
-        checked.append(dict(row))
+        checked.append({**row, "above_step": above})
     return checked
+
+
+def _why_above() -> str:
+    """What makes a bandwidth look lower than the server's: fewer or busy reading threads, weights in the cache."""
+    import torch
+
+    text = (
+        f"The bandwidth is that of one large read by {torch.get_num_threads()} threads of this notebook: the server "
+        "reads with threads and kernels of its own, and another process may have been reading meanwhile"
+    )
+    cache = _last_cache_mib()
+    if cache and not torch.cuda.is_available():
+        text += f"; of weights that fit into the processor's cache of {cache:.0f} MiB much is never read from memory"
+    return f"{text}."
+
+
+def _last_cache_mib() -> float | None:
+    """The processor's last-level cache, where Linux tells it."""
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    known = [float(size[:-1]) * {"K": 1 / 1024, "M": 1.0}[size[-1]] for size in sizes if size[-1:] in ("K", "M")]
+    return max(known, default=None)
 
 
 def memory_bandwidth_gb_s(size_mib: int = 256, repeats: int = 10) -> float:

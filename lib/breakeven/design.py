@@ -133,6 +133,10 @@ def _drafters(entries: Iterable[Mapping[str, Any]]) -> list[tuple[Drafter, Mappi
             raise UserError(f"drafters: {entry} names no algorithm; for example algorithm: NGRAM")
         env = _environment(entry.get("env", {}), "drafters")
         grid = {key: entry[key] if isinstance(entry[key], list) else [entry[key]] for key in SHAPE_KEYS if key in entry}
+        if empty := [key for key, values in grid.items() if not values]:
+            raise UserError(
+                f"drafters: {empty[0]} of {entry['algorithm']} is an empty list; give a value or leave it out"
+            )
         for values in itertools.product(*grid.values()):
             drafter = effective_drafter(Drafter(**dict(zip(grid, values, strict=True))))
             if shapes.setdefault(drafter.label(), (drafter, env)) != (drafter, env):

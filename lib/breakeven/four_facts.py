@@ -8,8 +8,14 @@ kernels for this GPU. active: the kernels in a trace.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from breakeven import artifacts
+from breakeven.hosts import LOCAL
+from breakeven.kernel_names import is_fused
 
 COLUMNS = {
     "of": "of",
@@ -19,6 +25,7 @@ COLUMNS = {
     "active": "active",
     "from": "known from",
 }
+ARM_COLUMNS = {"arm": "arm", **COLUMNS}
 NOT_USED = "not used: one GPU has nothing to reduce"
 
 _FUSION_ON = re.compile(r"flashinfer all-?reduce fusion enabled|workspace initialized", re.IGNORECASE)
@@ -52,13 +59,13 @@ def four_facts(
     effective: Mapping[str, Any],
     gates: Mapping[str, Any] | None,
     log: Iterable[str],
-    all_reduces: Iterable[str] | None,
+    all_reduces: Mapping[str, Any] | None,
     fused: Iterable[str] | None,
 ) -> list[dict[str, str]]:
     """Two rows: fusion, and the all-reduce backend.
 
-    ``gates`` is what ``gates.json`` holds, None where there is none; ``all_reduces`` and ``fused`` are the names of
-    such kernels in a trace, None where nothing was traced.
+    ``gates`` is what ``gates.json`` holds, None where there is none; ``all_reduces`` is `traces.allreduce` of a trace
+    and ``fused`` the names of its fused kernels, None where nothing was traced.
     """
     arguments = list(command)
     admitted_by_log, backend_by_log = _from_log(log)
@@ -82,6 +89,27 @@ def four_facts(
         "from": f"flags; server log; preflight; {_trace(alone, all_reduces)}",
     }
     return [fusion, backend]
+
+
+def of_arms(run_dir: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The facts of every arm of a sweep that reduces on several GPUs, from the rows of ``cells.json``.
+
+    Each from its first launch that was traced, else from its first; with what that server's log says.
+    """
+    gates_path = run_dir / "gates.json"
+    gates = artifacts.read_json(gates_path) if gates_path.exists() else None
+    found = []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        mine = [row for row in rows if row["arm"] == arm and row["status"] == "ok"]
+        row = next((each for each in mine if "allreduce" in each.get("profile", {})), mine[0] if mine else None)
+        effective = (row or {}).get("effective", {})
+        if row is None or int(effective.get("tp") or 1) < 2:
+            continue
+        profile, log = row.get("profile", {}), run_dir / "logs" / row["log"]
+        lines = LOCAL.lines(log) if log.is_file() else iter(())
+        facts = four_facts(row["command"], effective, gates, lines, profile.get("allreduce"), profile.get("fused"))
+        found += [{"arm": arm, **fact} for fact in facts]
+    return found
 
 
 def backend_of(kernel: str) -> str:
@@ -123,20 +151,27 @@ def _message(line: str) -> str:
     return re.sub(r"^\[[^\]]*\]\s*", "", line).strip()[:200]
 
 
-def _fusion_active(all_reduces: Iterable[str] | None, fused: Iterable[str] | None) -> str:
+def _fusion_active(all_reduces: Mapping[str, Any] | None, fused: Iterable[str] | None) -> str:
     if all_reduces is None or fused is None:
         return "not traced"
-    names = sorted(set(fused))
-    if names:
-        return f"yes: {names[0][:80]}"
-    return "no: other all-reduces ran" if list(all_reduces) else "no all-reduce in the trace"
+    if names := sorted(set(fused)):
+        runs = sum(runs for name, runs in all_reduces["kernels"].items() if is_fused(name))
+        each = f"{runs / all_reduces['n']:g} of {all_reduces['count']:g} all-reduces of a target forward"
+        return f"yes: {each}; {names[0][:80]}"
+    if all_reduces["kernels"]:
+        return f"no: {all_reduces['count']:g} other all-reduces in a target forward"
+    return "no all-reduce in the trace"
 
 
-def _backends_active(all_reduces: Iterable[str] | None) -> str:
+def _backends_active(all_reduces: Mapping[str, Any] | None) -> str:
     if all_reduces is None:
         return "not traced"
-    return ", ".join(sorted({backend_of(name) for name in all_reduces})) or "no all-reduce in the trace"
+    runs: Counter[str] = Counter()
+    for name, count in all_reduces["kernels"].items():
+        runs[backend_of(name)] += count
+    each = (f"{backend}: {count / all_reduces['n']:g} per target forward" for backend, count in sorted(runs.items()))
+    return ", ".join(each) or "no all-reduce in the trace"
 
 
-def _trace(alone: bool, all_reduces: Iterable[str] | None) -> str:
+def _trace(alone: bool, all_reduces: Mapping[str, Any] | None) -> str:
     return "no trace" if alone or all_reduces is None else "trace"

@@ -60,6 +60,10 @@ class Host(Protocol):
         """The folder that holds this package there."""
 
     @property
+    def cache(self) -> Path:
+        """The folder there for what is made once (`artifacts.cache_root`)."""
+
+    @property
     def python(self) -> str:
         """The interpreter that runs this package there: SGLang's, on another machine."""
 
@@ -127,6 +131,10 @@ class Local:
 
     def __init__(self) -> None:
         self._given_ports: set[int] = set()
+
+    @property
+    def cache(self) -> Path:
+        return artifacts.cache_root()
 
     def environ(self) -> dict[str, str]:
         return dict(os.environ)

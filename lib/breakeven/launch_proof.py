@@ -47,8 +47,8 @@ def prove(serving: Serving, findings: Sequence[Finding], say: Say = print) -> di
 
 def _kernels(
     serving: Serving, running: server.Server, effective: Mapping[str, Any]
-) -> tuple[list[str], list[str]] | None:
-    """Names of all-reduce kernels and of the fused ones in a short trace; None where nothing is reduced or traced."""
+) -> tuple[dict[str, Any], list[str]] | None:
+    """A short trace's all-reduces and the names of its fused kernels; None where nothing is reduced or traced."""
     if int(effective.get("tp") or 1) < 2 or isinstance(running, attach.Attached):
         return None
     prompt = workload.warm_up(workload.load_prompts(None))[-1]
@@ -57,14 +57,14 @@ def _kernels(
         profile = profiling.cycle_shares(running.base_url, client, prompt, TRACED_STEPS, folder, serving.host)[
             "profile"
         ]
-    return None if "error" in profile else (list(profile["allreduce"]["kernels"]), list(profile["fused"]))
+    return None if "error" in profile else (profile["allreduce"], profile["fused"])
 
 
 def _facts(
     serving: Serving,
     running: server.Server,
     effective: Mapping[str, Any],
-    kernels: tuple[list[str], list[str]] | None,
+    kernels: tuple[dict[str, Any], list[str]] | None,
 ) -> list[dict[str, str]]:
     gates_path = serving.run_dir / "gates.json"
     gates = artifacts.read_json(gates_path) if gates_path.exists() else None

@@ -154,8 +154,9 @@ def _embedded_environment(host: Host) -> dict[str, str]:
     base = host.environ()
     threads = int(base.get("OMP_NUM_THREADS") or min(host.cores(), engine.MOST_THREADS))
     there = host.library / engine.SITE.relative_to(LOCAL.library)
-    path = engine.server_environment(base, threads)["PYTHONPATH"].replace(str(engine.SITE), f"{there}:{host.library}")
-    return {**engine.server_environment(base, threads), "PYTHONPATH": path}
+    mine = engine.server_environment(base, threads)
+    path = mine["PYTHONPATH"].replace(str(engine.SITE), f"{there}:{host.library}")
+    return {**mine, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(host.cache / "kernels")}
 
 
 def _attached(settings: ServingSettings) -> tuple[Path, Mapping[str, str], tuple[str, ...], Callable[[str], list[int]]]:

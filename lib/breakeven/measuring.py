@@ -1,4 +1,5 @@
-"""One launch of a sweep from start to stop: warm up, measure every condition, compare texts, trace.
+"""One launch of a sweep from start to stop: warm up, measure every condition, compare texts, trace; on the first
+baseline also the target's forward by its rows.
 
 In this order, so that nothing disturbs what is measured. Whatever happens on the way ends in rows of ``cells.json``.
 """
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from breakeven import artifacts, profiling, telemetry, workload
+import httpx
+
+from breakeven import artifacts, forwards, profiling, telemetry, workload
 from breakeven.config import SweepSettings
 from breakeven.design import Arm, Condition, Launch, plan_conditions
 from breakeven.errors import UserError, one_line
@@ -53,7 +56,9 @@ class Workload:
                 texts = [each.prompt for each in prompts]
                 measured = [workload.lengthened(each, condition.context_tokens, encode, texts) for each in measured]
             _refuse_too_long(measured, encode, settings.context_length)
-            batches.append(Batch(condition, measured, warm_up if condition.concurrency > 1 else []))
+            longest = max(each.max_new_tokens for each in measured)
+            company = [replace(each, max_new_tokens=longest) for each in warm_up]  # short answers would end all at once
+            batches.append(Batch(condition, measured, company if condition.concurrency > 1 else []))
         return cls(warm_up or [traced], batches, traced)
 
     @property
@@ -70,6 +75,16 @@ def _refuse_too_long(prompts: Sequence[workload.Prompt], encode: Callable[[str],
                 f"prompt {each.id!r} has {tokens} tokens and may be answered with {each.max_new_tokens}; "
                 f"context_length is {context}"
             )
+
+
+MOST_ATTEMPTS = 3
+"""Connections or workers that one launch may lose before the sweep ends."""
+
+
+def lost_connection(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why these rows tell nothing of their launch: the connection to its host dropped. None where it did not."""
+    failures = [row["failure"] for row in rows if row["failure"]]
+    return next((each["text"] for each in failures if each["class"] == "connection-lost"), None)
 
 
 class Ledger(Protocol):
@@ -106,15 +121,17 @@ class Measurement:
         shared: dict[str, Any] = {"log": self.serving.log_path(attempt).name}
         try:
             with self.serving.launch(attempt, launch.arm, self.say) as server:
+                ready = time.monotonic()
                 shared |= {"startup_s": server.startup_s, "ready_s": sum(server.startup_s.values())}
                 shared |= {"command": server.command, "environment": self.serving.own_variables(launch.arm)}
                 shared |= {"sglang_version": server.sglang_version}
-                shared["effective"] = telemetry.server_settings(server.info())
                 try:
+                    shared["effective"] = telemetry.server_settings(server.info())
                     self._measure(server, launch.arm, rows)
-                except workload.ServerGone as error:
+                except (workload.ServerGone, httpx.HTTPError, ConnectionError) as error:
                     raise LaunchFailure.of(server) from error
-            shared |= {"status": "ok", "failure": None}
+                shared["measured_s"] = round(time.monotonic() - ready, 1)
+            shared |= {"stop_s": server.stop_seconds, "status": "ok", "failure": None}
         except LaunchFailure as error:
             shared |= {"status": "failed", "failure": error.failure.as_dict()}
             self.say(f"{attempt} failed: {one_line(error)}")
@@ -138,6 +155,9 @@ class Measurement:
                 folder = self.serving.run_dir / "traces" / alone["launch"].replace("/", "_")
                 traced, steps = self.load.traced, self.settings.profile_steps
                 alone |= profiling.cycle_shares(server.base_url, client, traced, steps, folder, self.serving.host)
+                if arm.name == arm.baseline and not alone["restart"]:
+                    prompts = [each for batch in self.load.batches for each in batch.prompts]
+                    alone["forward_ms"] = forwards.of_target(server, self.settings, client, prompts, self.say)
 
     def _send(
         self, client: workload.Client, arm: Arm, batch: Batch, row: dict[str, Any], phase: str

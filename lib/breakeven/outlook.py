@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from breakeven import columns, plan, whatif
+from breakeven import plan, whatif
 from breakeven.arms import Arm
 from breakeven.cycle import BETWEEN, FORWARD, part_ms
 from breakeven.design import DEFAULT_VARIANT
@@ -24,15 +24,26 @@ NOTHING: dict[str, Any] = {
     "cell": "",
     "point": None,
     "premise": "",
-    **{name: [] for name in ("what_if", "tornado", "smallest_change", "plan")},
+    **{name: [] for name in ("what_if", "tornado", "smallest_change", "plan", "left_out")},
 }
 """Where no cell was compared there is no point to start from."""
 
 
-def outlook(best: Row, arms: Mapping[str, Arm], comparisons: Sequence[Row], cycles: Sequence[Row]) -> dict[str, Any]:
-    """What-if rows, tornado, levers and plan for the cell ``best`` (a row of `arms.compare_all`)."""
+def outlook(
+    best: Row,
+    arms: Mapping[str, Arm],
+    comparisons: Sequence[Row],
+    cycles: Sequence[Row],
+    fusing_saves_ms: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """What-if rows, tornado, levers and plan for the cell ``best`` (a row of `arms.compare_all`).
+
+    ``fusing_saves_ms``: per cell, what fused all-reduces are forecast to save from the bench; a share is guessed
+    without it.
+    """
     by_cell = {row["cell"]: row for row in cycles}
     point = point_of(best, by_cell)
+    fused = _fused(best, fusing_saves_ms or {})
     options = [
         *variant_options(best, arms, comparisons, by_cell),
         *length_options(best, arms, comparisons, by_cell),
@@ -40,6 +51,7 @@ def outlook(best: Row, arms: Mapping[str, Arm], comparisons: Sequence[Row], cycl
             point,
             allreduce_ms=_allreduce_ms(by_cell.get(best["against"]), point),
             trained=arms[best["cell"]].algorithm != "NGRAM",
+            fused=fused,
         ),
         *_gap_options(best, by_cell),
     ]
@@ -58,6 +70,7 @@ def of_point(
     """The same for any point, measured or recorded: ``changes`` stand in the what-if alone, ``premise`` is what the
     plan takes for granted. Options that leave no time are left out."""
     possible = [option for option in options if _applies(point, option)]
+    ranked, others = plan.plan(point, possible)
     return {
         "cell": name,
         "point": asdict(point),
@@ -65,8 +78,17 @@ def of_point(
         "what_if": whatif.what_if(point, [*changes, *(option.likely for option in possible)], evidence=evidence),
         "tornado": whatif.tornado(point, share=TORNADO_SHARE),
         "smallest_change": whatif.smallest_change_that_pays(point),
-        "plan": plan.plan(point, possible),
+        "plan": ranked,
+        "left_out": others,
     }
+
+
+def _fused(best: Row, saved_ms: Mapping[str, float]) -> Change | None:
+    """Fused all-reduces as the bench forecasts them, for a cell and its baseline."""
+    if best["cell"] not in saved_ms or best["against"] not in saved_ms:
+        return None
+    verify_ms, step_ms = saved_ms[best["cell"]], saved_ms[best["against"]]
+    return Change("fused all-reduce and RMSNorm", verify_saved_ms=verify_ms, step_saved_ms=step_ms)
 
 
 def _applies(point: Point, option: Option) -> bool:
@@ -173,48 +195,15 @@ def _gap_options(best: Row, cycles: Mapping[str, Row]) -> list[Option]:
     ]  # fmt: skip
 
 
-def plan_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The plan as a reader wants it: gains in percent with their range."""
-    return [
-        {
-            **row,
-            "gain": f"{row['gain']:+.1%} ({row['gain_low']:+.1%} to {row['gain_high']:+.1%})",
-            **{name: f"{row[name]:+.1%}" for name in ("expected_gain", "base_gain", "spec_gain")},
-            "pays_after": "yes" if row["pays_after"] else "no",
-            "effort_days": f"{row['effort_days']:g}",
-            "risk": f"{row['risk']:.0%}",
-        }
-        for row in rows
-    ]
-
-
 def what_if_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The what-if as a reader wants it: gains in percent."""
-    return [{**row, **{name: f"{row[name]:+.1%}" for name in ("base_gain", "spec_gain")}} for row in rows]
-
-
-def plan_markdown(found: Mapping[str, Any], source: str) -> str:
-    """The plan as a file of its own."""
-    point = found["point"]
-    lines = [
-        "# What to work on next",
-        "",
-        f"Ranked for {found['cell']}: accept length {point['accept_length']:.2f}, cycle {point['cycle_ms']:.2f} ms, "
-        f"baseline step {point['step_ms']:.2f} ms, batch {point['batch']:g}. Source: {source}.",
-        "",
-        "Gain: tokens per second of the arm that one would run, speculation or not. Expected: likely gain times the "
-        "chance that it comes to anything. Measured: an arm with that change was run; modelled: it was not.",
-        *(["", found["premise"]] if found["premise"] else []),
-        "",
-        "| " + " | ".join(columns.PLAN.values()) + " |",
-        "|" + " --- |" * len(columns.PLAN),
-    ]
-    for row in plan_rows(found["plan"]):
-        cells = [_cell(row[name]) for name in columns.PLAN]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])
-
-
-def _cell(value: Any) -> str:
-    text = f"{value:.2f}" if isinstance(value, float) else str(value)
-    return " ".join(text.replace("|", "\\|").split())
+    """The what-if as a reader wants it: each rate with its gain."""
+    shown = []
+    for row in rows:
+        rates = {
+            f"{arm}_tok_s": f"{row[f'{arm}_tok_s']:.1f} ({row[f'{arm}_gain']:+.1%})"
+            if row["change"] != rows[0]["change"]
+            else f"{row[f'{arm}_tok_s']:.1f}"
+            for arm in ("base", "spec")
+        }
+        shown.append({**row, **rates})
+    return shown

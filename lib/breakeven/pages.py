@@ -20,11 +20,11 @@ import nbformat
 from markupsafe import Markup
 from nbconvert import HTMLExporter
 
-from breakeven import columns, show
+from breakeven import arms, columns, show
+from breakeven.setting import machine_in_words
 
 ANSI_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-LAUNCH_HEADS = ("order", "cell", "restart", "fate", "ready after, s", "requests", "tok/s", "accept length", "cycle, ms")
 
 
 def render(template: str, **values: Any) -> str:
@@ -44,6 +44,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("breakeven"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     environment.filters["table"] = table
+    environment.filters["filled"] = show.filled
     environment.filters["launches"] = launches_table
     environment.filters["runs"] = runs_table
     environment.filters["machine"] = machine_in_words
@@ -62,21 +63,24 @@ def table(rows: Sequence[Mapping[str, Any]], heads: Mapping[str, str]) -> Markup
 
 def launches_table(cells: Sequence[Mapping[str, Any]]) -> Markup:
     """Every launch with its fate, linked to its server's log and its trace where they are kept."""
+    rows = arms.launches(cells)
+    heads = columns.with_streams(columns.LAUNCHES, rows)
     lines = []
-    for row in cells:
-        failure = row.get("failure")
-        fate = f"{row['status']}: {failure['class']}, {failure['text']}" if failure else row["status"]
-        figures = [row.get(name) for name in ("ready_s", "requests", "tok_s", "accept_length")]
-        figures.append(row.get("cycle_ms") or row.get("step_ms"))
+    for row, launch in zip(cells, rows, strict=True):
         links = [_link(f"../logs/{row['log']}", "log")] if row.get("log") else []
         trace = (row.get("profile") or {}).get("trace")
         links += [_link(f"../{trace}", "trace")] if trace else []
-        data = [row["order"], row["restart"] + 1, fate]
-        cells_html = [f"<td>{html.escape(show.cell(value))}</td>" for value in data]
-        cells_html.insert(1, f'<th scope="row">{html.escape(row["cell"])}</th>')
-        cells_html += [f'<td class="number">{html.escape(show.cell(value))}</td>' for value in figures]
-        lines.append(f"<tr>{''.join(cells_html)}<td>{' '.join(links) or '–'}</td></tr>\n")
-    return _with_heads((*LAUNCH_HEADS, "raw"), lines)
+        shown = {key: html.escape(show.cell(launch.get(key))) for key in heads}
+        line = "".join(
+            f'<th scope="row">{text}</th>' if key == "cell" else f"<td{_to_the_right(launch.get(key))}>{text}</td>"
+            for key, text in shown.items()
+        )
+        lines.append(f"<tr>{line}<td>{' '.join(links) or '–'}</td></tr>\n")
+    return _with_heads((*heads.values(), "raw"), lines)
+
+
+def _to_the_right(value: Any) -> str:
+    return ' class="number"' if isinstance(value, float) else ""
 
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Markup:
@@ -108,14 +112,6 @@ def _quoted(part: str) -> str:
     from urllib.parse import quote
 
     return part if part in ("..", ".") else quote(part)
-
-
-def machine_in_words(environment: Mapping[str, Any]) -> str:
-    """``NVIDIA H200 x 2`` or the processor with its cores."""
-    gpus = environment.get("gpus") or []
-    if gpus:
-        return gpus[0]["name"] + (f" × {len(gpus)}" if len(gpus) > 1 else "")
-    return f"{environment.get('cpu', 'unknown processor')}, {environment.get('cores', '?')} cores, no GPU"
 
 
 # --- notebooks ------------------------------------------------------------------------------------------------------

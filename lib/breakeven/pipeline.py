@@ -1,39 +1,31 @@
-"""Run the five notebooks in order. ``run.json`` is the only status of a run; papermill's metadata is none.
+"""Run the five notebooks in order, publish what they leave, go on where a run stopped.
 
-After a killed kernel or a timeout papermill leaves every cell marked ``completed``: the exception that its call
-raises is the evidence, and it is classified and written down here.
+``run.json`` is the only status of a run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import fcntl
+import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
-from jupyter_client.kernelspec import NoSuchKernel
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill.clientwrap import PapermillNotebookClient
-from papermill.engines import Engine, NotebookExecutionManager, papermill_engines
-from papermill.exceptions import PapermillExecutionError
 
-from breakeven import artifacts, config, machine, reach, report
+from breakeven import artifacts, attach, config, machine, reach, report
 from breakeven.errors import UserError, did_you_mean, one_line
+from breakeven.execution import Interrupted, execute, utc_now
+from breakeven.hosts import LOCAL
 from breakeven.progress import RunProgress
 
 CELL_TIMEOUT_S = 12 * 3600
 RESERVE_BYTES = 256 * 1024
-
-
-class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM. asyncio's callbacks swallow everything but KeyboardInterrupt and SystemExit."""
 
 
 def run(
@@ -51,46 +43,83 @@ def run(
     values = {**config.load_parameters(parameters), **(overrides or {})}
     values.setdefault("run_dir", f"outputs/{parameters.stem}-{datetime.now():%Y%m%d-%H%M%S}")
     settings = config.settle(values)
-    serving = settings["03_launch_server"]
-    assert isinstance(serving, config.ServerSettings)
-    reach.greet(serving)  # an unreachable host is told before a kernel starts
+    machines = _machines(root, settings)  # an unreachable host is told before a kernel starts
     run_dir = artifacts.run_folder(values["run_dir"])
     if (run_dir / "run.json").exists():
         raise UserError(f"{run_dir} already holds a run; give another run_dir, or continue it with --resume {run_dir}")
     status = {
         "run_id": run_dir.name,
         "status": "running",
-        "started_at": _now(),
+        "started_at": utc_now(),
         "parameters_file": str(parameters),
-        "parameters": {key: value for each in settings.values() for key, value in each.model_dump().items()},
-        "environment": machine.describe(root),
+        "parameters": _flat(settings),
+        **machines,
         "notebooks": {name: {"exit_class": "not-run"} for name in config.NOTEBOOKS},
     }
-    return _execute(root, run_dir, status, cell_timeout_s, stream or sys.stderr)
+    with _held(run_dir):
+        return _execute(root, run_dir, status, cell_timeout_s, stream or sys.stderr)
 
 
 def resume(run_dir: Path, *, cell_timeout_s: int = CELL_TIMEOUT_S, stream: Any = None) -> dict[str, Any]:
     """Continue a run that did not become whole, with its own parameters; what is done is not done again.
 
-    Raises UserError when there is no such run, when it is whole, and when the machine or its packages differ.
+    Raises UserError when there is no such run, when it is whole or under way, and when this machine, its host or the
+    packages of either differ.
     """
     root = artifacts.project_root()
-    run_dir = artifacts.run_folder(str(run_dir))
+    run_dir = root / run_dir
     if not (run_dir / "run.json").exists():
         near = did_you_mean(run_dir.name, [p.parent.name for p in run_dir.parent.glob("*/run.json")])
         raise UserError(f"no run to resume at {run_dir}{near}")
-    status = artifacts.read_json(run_dir / "run.json")
-    if status["status"] == "whole":
+    run_dir, status = artifacts.run_folder(str(run_dir)), artifacts.read_json(run_dir / "run.json")
+    if wrong := [key for key in ("parameters", "environment", "notebooks") if not isinstance(status.get(key), dict)]:
+        raise UserError(f"{run_dir / 'run.json'} lacks {', '.join(wrong)}: no run can go on from it; start a new one")
+    if status.get("status") == "whole":
         raise UserError(f"{run_dir} is whole; nothing to resume. Its report: {run_dir / 'report' / 'index.html'}")
-    environment = machine.describe(root)
-    then, now = machine.fingerprint(status["environment"]), machine.fingerprint(environment)
-    changed = [key for key in now if now[key] != then.get(key)]
-    if changed:
+    settings = config.settle(status["parameters"])
+    for which, now in _machines(root, settings).items():
+        _refuse_another_machine(status.get(which) or {}, now or {})
+    parameters = _flat(settings)
+    if root / parameters["run_dir"] != run_dir:  # the folder was moved, and its results with it
+        parameters["run_dir"] = str(run_dir)
+    notebooks = {name: status["notebooks"].get(name, {"exit_class": "not-run"}) for name in config.NOTEBOOKS}
+    status |= {"status": "running", "parameters": parameters, "notebooks": notebooks}
+    with _held(run_dir):
+        return _execute(root, run_dir, status, cell_timeout_s, stream or sys.stderr, resumed=True)
+
+
+def _flat(settings: Mapping[str, config.Settings]) -> dict[str, Any]:
+    """The parameters of all notebooks as one mapping."""
+    return {key: value for each in settings.values() for key, value in each.model_dump().items()}
+
+
+def _machines(root: Path, settings: Mapping[str, config.Settings]) -> dict[str, dict[str, Any] | None]:
+    """``environment``: the machine that serves; ``runner``: this one, None where they are one and the same.
+
+    Raises UserError, in one line, where the host can't be reached or its running server can't be measured.
+    """
+    serving, sweeping = settings["03_launch_server"], settings["04_sweep_drafters"]
+    assert isinstance(serving, config.ServerSettings) and isinstance(sweeping, config.SweepSettings)
+    reach.greet(serving)
+    attach.as_it_runs(sweeping, say=lambda text: None)
+    host = reach.open_host(serving)
+    try:
+        return {
+            "environment": machine.describe(root, host),
+            "runner": None if host is LOCAL else machine.describe(root),
+        }
+    except OSError as error:
+        raise UserError(f"host: {one_line(error)}") from None
+
+
+def _refuse_another_machine(then: dict[str, Any], now: dict[str, Any]) -> None:
+    before, after = machine.fingerprint(then), machine.fingerprint(now)
+    if changed := [key for key in after if after[key] != before[key]]:
+        where = f" on {before['host']}" if before["host"] else ""
         raise UserError(
-            f"this run was measured on another machine or with other packages ({', '.join(changed)} differ); "
+            f"this run was measured{where} on another machine or with other packages ({', '.join(changed)} differ); "
             "figures of both can't be mixed, so start a new run"
         )
-    return _execute(root, run_dir, {**status, "status": "running"}, cell_timeout_s, stream or sys.stderr, resumed=True)
 
 
 def _execute(
@@ -106,7 +135,7 @@ def _execute(
             for name, source in sources.items():
                 if status["notebooks"][name]["exit_class"] == "ok":
                     continue
-                outcome = _run_notebook(name, source, run_dir, status["parameters"], cell_timeout_s, progress, resumed)
+                outcome = execute(name, source, run_dir, status["parameters"], cell_timeout_s, progress, resumed)
                 status["notebooks"][name] = outcome
                 record.write(status)
                 if outcome["exit_class"] != "ok":
@@ -118,7 +147,7 @@ def _execute(
         classes = [each["exit_class"] for each in status["notebooks"].values()]
         whole = all(each == "ok" for each in classes)
         status["status"] = "whole" if whole else "interrupted" if "interrupted" in classes else "incomplete"
-        status["ended_at"] = _now()
+        status["ended_at"] = utc_now()
         record.close(status)
     with _interrupts_ignored():
         try:
@@ -128,82 +157,27 @@ def _execute(
     return status
 
 
+@contextlib.contextmanager
+def _held(run_dir: Path) -> Iterator[None]:
+    """Keep other runners out of a run; however this process ends, the system lets go of it. Raises UserError."""
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise UserError(f"{run_dir} is under way in another process; wait for its end, or start a new run") from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(folder)
+
+
 def failure_line(notebook: str, outcome: Mapping[str, Any]) -> str:
     """One line that says where a run stopped and why."""
     where = f", cell {outcome['failing_cell']}" if outcome.get("failing_cell") else ""
     return f"{notebook}{where} ended with {outcome['exit_class']}: {outcome.get('error', '')}"
-
-
-def _run_notebook(
-    name: str,
-    source: Path,
-    run_dir: Path,
-    parameters: Mapping[str, Any],
-    cell_timeout_s: int,
-    progress: RunProgress,
-    resumed: bool,
-) -> dict[str, Any]:
-    """Execute one notebook; its exit class, seconds, and the failing cell with its error in one line."""
-    wanted = {key: parameters[key] for key in config.NOTEBOOKS[name].model_fields}
-    if resumed and "resume" in wanted:
-        wanted["resume"] = True
-    output = run_dir / "notebooks" / f"{name}.ipynb"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.unlink(missing_ok=True)  # a stale output must never be taken for a new one
-    position = _Position()
-    started, began = time.monotonic(), _now()
-    try:
-        papermill.execute_notebook(
-            source,
-            output,
-            parameters=wanted,
-            engine_name=_ReportingEngine.name,
-            progress_bar=False,
-            log_output=True,
-            cwd=artifacts.project_root(),
-            execution_timeout=cell_timeout_s,
-            progress=progress,
-            position=position,
-            notebook_name=name,
-        )
-        outcome: dict[str, Any] = {"exit_class": "ok"}
-    except (Exception, KeyboardInterrupt) as error:
-        outcome = {"exit_class": exit_class(error), "failing_cell": position.number, "error": _reason(error)}
-    outcome |= {"started_at": began, "seconds": round(time.monotonic() - started, 1)}
-    progress.notebook_ends(outcome["exit_class"])
-    return outcome
-
-
-def exit_class(error: BaseException) -> str:
-    """The exit class of whatever papermill's call raised.
-
-    cell-error, dead-kernel, timeout, no-kernel, interrupted, disk-full; runner-error for what is our own fault.
-    """
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, DeadKernelError):
-        return "dead-kernel"
-    if isinstance(error, CellTimeoutError):
-        return "timeout"
-    if isinstance(error, NoSuchKernel):
-        return "no-kernel"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk-full"
-    if isinstance(error, PapermillExecutionError):
-        return "disk-full" if "No space left on device" in error.evalue else "cell-error"
-    if isinstance(error, RuntimeError) and "Kernel died" in str(error):
-        return "dead-kernel"
-    return "runner-error"
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, PapermillExecutionError):
-        return f"{error.ename}: {' '.join(error.evalue.split())}"
-    if isinstance(error, CellTimeoutError):
-        return "a cell outlasted the time allowed for one (--cell-timeout)"
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped by Ctrl-C or SIGTERM"
-    return one_line(error)
 
 
 def _checked_notebook(root: Path, name: str) -> Path:
@@ -221,62 +195,6 @@ def _checked_notebook(root: Path, name: str) -> Path:
     if missing:
         raise UserError(f"the parameters cell of {path} does not set {', '.join(missing)}")
     return path
-
-
-class _Position:
-    """The number of the cell that runs, counted from 1 as the source notebook shows them."""
-
-    number: int | None = None
-
-
-class _ReportingEngine(Engine):
-    """papermill's own engine, telling which cell runs and what it prints."""
-
-    name = "breakeven"
-
-    @classmethod
-    def execute_managed_notebook(
-        cls,
-        nb_man: NotebookExecutionManager,
-        kernel_name: str,
-        *,
-        progress: RunProgress,
-        position: _Position,
-        notebook_name: str,
-        execution_timeout: int,
-        start_timeout: int = 60,
-        **_: Any,
-    ) -> None:
-        progress.notebook(notebook_name, len(nb_man.nb.cells))
-        client = _ReportingClient(
-            nb_man,
-            kernel_name=kernel_name,
-            timeout=execution_timeout,
-            startup_timeout=start_timeout,
-            log_output=True,
-            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its notes on transport and signals are no news
-        )
-        client.progress, client.position = progress, position
-        client.execute()
-
-
-class _ReportingClient(PapermillNotebookClient):
-    progress: RunProgress
-    position: _Position
-
-    def execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
-        self.position.number = cell_index + 1
-        if cell.cell_type == "code":
-            lines = [line for line in cell.source.splitlines() if line.strip()]
-            self.progress.cell(cell_index + 1, lines[0] if lines else "")
-        return super().execute_cell(cell, cell_index, *args, **kwargs)
-
-    def log_output_message(self, output: Any) -> None:
-        if output.output_type == "stream":
-            self.progress.note("".join(output.text))
-
-
-papermill_engines.register(_ReportingEngine.name, _ReportingEngine)
 
 
 class _StatusFile:
@@ -324,7 +242,3 @@ def _interrupts_ignored() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

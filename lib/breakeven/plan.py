@@ -10,6 +10,7 @@ from breakeven.costs import Chain
 from breakeven.errors import UserError
 from breakeven.whatif import Change, Point, apply, target_forward
 
+NO_GAIN = 0.0005
 NEAR_TIE = 0.005
 """Expected gains closer than this are ranked by effort."""
 
@@ -35,9 +36,13 @@ class Option:
         return Option(change.scaled(least), change, change.scaled(most), effort_days, risk, how_to_try, refuted_by)
 
 
-def plan(point: Point, options: Iterable[Option]) -> list[dict[str, Any]]:
-    """Options ranked by expected gain in tokens per second of the better arm, ``(1 - risk) x likely gain``; where two
-    are within half a percentage point, the one with less effort goes first. Gains are fractions."""
+def plan(point: Point, options: Iterable[Option]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Options that are likely to gain anything, ranked, and those that are not, each with ``why``.
+
+    Ranked by expected gain in tokens per second of the better arm, ``(1 - risk) x likely gain``; where two are within
+    half a percentage point, the one with less effort goes first. Gains are fractions; ``arm`` is the one that would be
+    the faster. Effort and risk are judged, not measured.
+    """
     rows: list[dict[str, Any]] = []
     for option in options:
         likely = apply(point, option.likely)
@@ -46,6 +51,7 @@ def plan(point: Point, options: Iterable[Option]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "option": option.likely.name,
+                "arm": "speculation" if likely.speedup > 1 else "baseline",
                 "gain": gain,
                 "gain_low": least,
                 "gain_high": most,
@@ -65,7 +71,15 @@ def plan(point: Point, options: Iterable[Option]) -> list[dict[str, Any]]:
     def order(row: dict[str, Any]) -> tuple[float, float, float]:
         return (-round(row["expected_gain"] / NEAR_TIE), row["effort_days"], -row["expected_gain"])
 
-    return [{"rank": rank, **row} for rank, row in enumerate(sorted(rows, key=order), 1)]
+    gaining = sorted((row for row in rows if row["gain"] > NO_GAIN), key=order)
+    others = [{**row, "why": _why_left_out(row)} for row in rows if row["gain"] <= NO_GAIN]
+    return [{"rank": rank, **row} for rank, row in enumerate(gaining, 1)], others
+
+
+def _why_left_out(row: dict[str, Any]) -> str:
+    if row["spec_gain"] > NO_GAIN and not row["pays_after"]:
+        return f"speculation {row['spec_gain']:+.1%} and still slower than the baseline"
+    return f"{row['evidence']}, {row['gain']:+.1%} ({row['gain_low']:+.1%} to {row['gain_high']:+.1%})"
 
 
 def usual_options(
@@ -75,12 +89,14 @@ def usual_options(
     chain: int | None = None,
     chains: Sequence[Chain] = (),
     trained: bool = True,
+    fused: Change | None = None,
 ) -> list[Option]:
     """The optimisations that come up for speculation on several GPUs, with effects from this point's own figures.
 
     ``allreduce_ms`` is the all-reduce time in one target forward, from a trace (None: options on it are left out, since
     nothing is known to save); ``chain`` and ``chains`` are the chain in use and the table of `costs.chain_table`;
-    ``trained`` is False for a drafter that is no model (an n-gram table). The shares of the all-reduce time that an
+    ``trained`` is False for a drafter that is no model (an n-gram table); ``fused`` is what an all-reduce bench says of
+    fusing, in place of a share. The shares of the all-reduce time that an
     option may save are ranges to be replaced by a measurement: everything is modelled, but for a chain whose cycle was
     measured. Raises UserError when the all-reduces are longer than the step that holds them.
     """
@@ -92,9 +108,12 @@ def usual_options(
                 f"them in a trace of the baseline"
             )
         options += [
-            Option.ranging(target_forward(name, share * allreduce_ms), least, most, days, risk, how, refuted)
+            Option.ranging(
+                fused if fused and name == fused.name else _all_reduces_saved(name, share, allreduce_ms),
+                least, most, days, risk, how, refuted,
+            )
             for name, share, least, most, days, risk, how, refuted in ALLREDUCE_OPTIONS
-        ]
+        ]  # fmt: skip
     options += _drafter_options(point, chain, chains, trained)
     return options
 
@@ -108,7 +127,8 @@ ALLREDUCE_OPTIONS = (
     ),
     (
         "fused all-reduce and RMSNorm", 0.10, -0.5, 3.0, 1.0, 0.5,
-        "open the gate in an overlay, prove by a trace that the kernel ran, measure both arms interleaved",
+        "open the gate, prove by a trace that it ran, measure both arms interleaved (public reports on SM120: a small "
+        "gain at TP2, a loss at TP4, about nothing at TP8)",
         "the trace names no fused kernel, or the step is not shorter than A/A noise",
     ),
     (
@@ -118,15 +138,19 @@ ALLREDUCE_OPTIONS = (
     ),
     (
         "fewer all-reduces per layer", 0.50, 0.5, 1.0, 15.0, 0.6,
-        "count them in a trace; try data-parallel attention or a smaller TP first, which need no new code",
+        "count them in a trace; first data-parallel attention, or a smaller TP where the model fits: no new code",
         "time per all-reduce rises as their number falls (bound by bytes, not by latency)",
     ),
     (
-        "topology (peer access, NVLink, placement)", 0.50, 0.2, 1.6, 10.0, 0.4,
-        "peer-to-peer and bandwidth tests between all pairs, then the best-connected subset of GPUs at a smaller TP",
+        "topology (peer access, placement of ranks)", 0.50, 0.2, 1.6, 10.0, 0.4,
+        "peer-to-peer and bandwidth tests between all pairs; then peer access switched on, ranks beside each other",
         "latency between the best pair equals that of the worst",
     ),
 )  # fmt: skip
+
+
+def _all_reduces_saved(name: str, share: float, allreduce_ms: float) -> Change:
+    return target_forward(f"{name}, {share:.0%} of the all-reduce time", share * allreduce_ms)
 
 
 def _drafter_options(point: Point, chain: int | None, chains: Sequence[Chain], trained: bool) -> list[Option]:

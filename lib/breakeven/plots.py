@@ -75,23 +75,23 @@ class Figure:
 
 
 def speedup_figure(comparisons: Sequence[Row]) -> Figure:
-    """Speed-up over the baseline per cell with its interval; 1 is break-even."""
+    """Speed-up over the baseline per cell with the intervals that its two verdicts rest on; 1 is break-even.
+
+    An interval that says nothing is not drawn. Where accept lengths were pinned see `bars_figure`.
+    """
     comparisons, of_how_many = foremost([row for row in comparisons if row["speedup"]])
     rows = list(reversed(comparisons))
     figure, axes = canvas(height=1.1 + 0.42 * len(rows))
     axes.axvline(1.0, color="#333333", linewidth=1.2, linestyle="--")
     for place, row in enumerate(rows):
+        ratio, same = row["speedup"], row.get("speedup_same_prompts")
         mark, colour = VERDICT_MARKS.get(row["verdict"], ("s", PALETTE[7]))
-        ratio = row["speedup"]
-        axes.plot([ratio["low"], ratio["high"]], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
-        same = row.get("speedup_same_prompts")
+        same_colour = VERDICT_MARKS.get(row.get("verdict_same_prompts", ""), ("s", PALETTE[7]))[1]
+        _line(axes, ratio, place, colour, 1.6)
         if same:
-            ends = [same["low"], same["high"]]
-            axes.plot(ends, [place, place], color=colour, linewidth=6, solid_capstyle="butt", alpha=0.55)
+            _line(axes, same, place, same_colour, 6)
         axes.plot(ratio["estimate"], place, marker=mark, markersize=9, color=colour, markeredgecolor="black")
-        axes.annotate(
-            f"{ratio['estimate']:.2f}", (ratio["high"], place), (6, 0), textcoords="offset points", va="center"
-        )
+        _above(axes, f"{ratio['estimate']:.2f}", ratio["estimate"], place)
     axes.set_yticks(range(len(rows)), [label(row) for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.margins(x=0.12)
@@ -104,9 +104,42 @@ def speedup_figure(comparisons: Sequence[Row]) -> Figure:
     return to_figure("speedup", title + of_how_many, alt, figure)
 
 
+def _line(axes: Any, interval: Row, place: float, colour: str, width: float) -> None:
+    """An interval as a line; nothing for one that says nothing."""
+    if not interval.get("too_few"):
+        ends, alpha = [interval["low"], interval["high"]], 0.55 if width > 2 else 1
+        axes.plot(ends, [place, place], color=colour, linewidth=width, solid_capstyle="butt", alpha=alpha)
+
+
+def _above(axes: Any, text: str, x: float, y: float) -> None:
+    """A figure over its mark, where nobody takes it for the end of its interval."""
+    axes.annotate(text, (x, y), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+
+
+def bars_figure(comparisons: Sequence[Row]) -> Figure:
+    """The accept length from which each cell pays, with its interval: all that is known where they were pinned."""
+    comparisons, of_how_many = foremost([row for row in comparisons if row["break_even"]])
+    rows = list(reversed(comparisons))
+    figure, axes = canvas(height=1.1 + 0.42 * len(rows))
+    for place, row in enumerate(rows):
+        needed = row["break_even"]
+        _line(axes, needed, place, PALETTE[0], 1.6)
+        axes.plot(needed["estimate"], place, marker="|", markersize=14, markeredgewidth=3, color=PALETTE[0])
+        _above(axes, f"{needed['estimate']:.2f}", needed["estimate"], place)
+    axes.set_yticks(range(len(rows)), [label(row) for row in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.margins(x=0.12)
+    axes.set_xlabel("accept length that breaks even (tokens per verify)")
+    alt = "Accept length that breaks even: " + "; ".join(f"{label(row)} {show.cell(row['break_even'])}" for row in rows)
+    return to_figure("bars", "Accept length from which each drafter would pay" + of_how_many, alt, figure)
+
+
 def _same_in_words(row: Row) -> str:
     same = row.get("speedup_same_prompts")
-    return f", on these prompts {same['low']:.2f} to {same['high']:.2f}" if same else ""
+    if not same or same.get("too_few"):
+        return ""
+    ends = f"{show.bound(same['low'])} to {show.bound(same['high'])}"
+    return f", on these prompts {ends}, {row.get('verdict_same_prompts')}"
 
 
 def accept_length_figure(by_kind: Sequence[Row]) -> Figure:
@@ -115,7 +148,7 @@ def accept_length_figure(by_kind: Sequence[Row]) -> Figure:
     Small dots are single prompts (each over its restarts): the distribution behind the mean.
     """
     by_kind = [row for row in by_kind if row["accept_length"]]
-    cells, of_how_many = foremost(list(dict.fromkeys(row["cell"] for row in by_kind)), most=8)
+    cells, of_how_many = foremost(list(dict.fromkeys(row["cell"] for row in by_kind)), most=4)
     by_kind = [row for row in by_kind if row["cell"] in cells]
     kinds = list(dict.fromkeys(row["kind"] for row in by_kind))
     height = 0.9 + max(len(cells), 1) * (0.35 + 0.3 * len(kinds))
@@ -258,7 +291,7 @@ def label(row: Row) -> str:
 
 def foremost(rows: Sequence[Any], most: int = MOST_CELLS) -> tuple[list[Any], str]:
     """The first ``most`` rows, and the words for a title when there are more."""
-    more = f" (the first {most} of {len(rows)}; the table has all)" if len(rows) > most else ""
+    more = f" (the first {most} of {len(rows)})" if len(rows) > most else ""
     return list(rows[:most]), more
 
 

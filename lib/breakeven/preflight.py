@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from breakeven.command import Drafter, LaunchSpec, effective_drafter
 from breakeven.errors import UserError, one_line
 from breakeven.gpu_checks import Finding
 from breakeven.hosts import Host
+from breakeven.model_files import Model, kv_bytes_per_token, read_model
 
 COLUMNS = {
     "severity": "severity",
@@ -30,41 +29,8 @@ SAMPLE = 2000
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 """Attention backends that verify a tree with pages of more than one token (SGLang 0.5.23; older have fewer)."""
 CHAIN_BACKENDS = ("trtllm_mha", "trtllm_mla", "flashmla", "cutlass_mla")
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GIB = 2**30
 _COMMAND_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Model:
-    """What the files of a model tell without loading it."""
-
-    config: Mapping[str, Any]
-    vocabulary: Mapping[str, int]
-    """Token to id; empty where the folder has no ``tokenizer.json``."""
-    weight_bytes: int
-
-    @property
-    def text(self) -> Mapping[str, Any]:
-        """The part of the configuration that is about the language model."""
-        return self.config.get("text_config") or self.config
-
-    def number(self, *names: str) -> int | None:
-        """The first of these settings that is there."""
-        return next((int(self.text[name]) for name in names if isinstance(self.text.get(name), int)), None)
-
-    @property
-    def context(self) -> int | None:
-        """Positions that it was made for, stretched as its configuration says."""
-        positions = self.number("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
-        scaling = self.text.get("rope_scaling") or {}
-        original = scaling.get("original_max_position_embeddings")
-        factor = scaling.get("factor", 1) if isinstance(scaling.get("factor", 1), int | float) else 1
-        return int(positions * factor) if positions and factor > 1 and original is None else positions
-
-    @property
-    def is_eagle3(self) -> bool:
-        return any("eagle3" in name.lower() for name in self.config.get("architectures") or ())
 
 
 # ---------------------------------------------------------------- what is judged
@@ -85,7 +51,7 @@ def check_drafter(drafter: Drafter, target: Model, draft: Model | None, context_
         means = "It would run with accept length 1.00 for ever: no draft is ever accepted."
         findings.append(Finding("error", "drafter", "an EAGLE-3 draft with algorithm EAGLE", means, "Use EAGLE3."))
     if name == "EAGLE3" and not draft.is_eagle3:
-        kind = ", ".join(draft.config.get("architectures") or ["no architectures"])
+        kind = ", ".join(draft.architectures) or "no architectures"
         means = "EAGLE3 reads hidden states of three layers, for which another kind of draft has no weights."
         findings.append(
             Finding("warning", "drafter", f"algorithm EAGLE3 with a draft of {kind}", means, "Check the draft.")
@@ -117,7 +83,7 @@ def _check_vocabulary(name: str, target: Model, draft: Model) -> list[Finding]:
     if differing is None:
         return []
     token, here, there = differing
-    means = "Equal sizes are not enough: SGLang refuses at the end of loading, old releases print corrupt text."
+    means = "Equal sizes are not enough. Few releases notice (0.5.23 does not), and hardly a draft would be right."
     found = f"token {token!r} is {here} in the target and {there} in the draft"
     return [Finding("error" if name == "STANDALONE" else "warning", "vocabulary", found, means, todo)]
 
@@ -186,17 +152,6 @@ def check_memory(
     return [Finding("note", "memory", found, "The limits fit, before activations and graphs.")]
 
 
-def kv_bytes_per_token(model: Model, dtype: str | None) -> float:
-    """Bytes of KV cache for one token over all layers: two times heads x width, or MLA's one latent vector."""
-    layers = model.number("num_hidden_layers") or 0
-    width = _BYTES.get(dtype or "", 2)
-    if latent := model.number("kv_lora_rank"):
-        return layers * (latent + (model.number("qk_rope_head_dim") or 0)) * width
-    heads = model.number("num_attention_heads") or 0
-    head = model.number("head_dim") or (model.number("hidden_size") or 0) // max(heads, 1)
-    return 2 * layers * (model.number("num_key_value_heads") or heads) * head * width
-
-
 # ---------------------------------------------------------------- looking at the host
 
 
@@ -210,14 +165,16 @@ def check(
     about = machine.describe(Path(), host)
     gpus, packages = about["gpus"], about["packages"]
     arguments = [*spec.defaults, *spec.flags]
-    backend, page_size = _value(arguments, "--attention-backend"), int(_value(arguments, "--page-size") or 1)
+    backend, page_size = _value(arguments, "--attention-backend"), _value(arguments, "--page-size") or "1"
+    if not page_size.isdecimal():
+        raise UserError(f"server_flags: --page-size is {page_size!r}; give a whole number of tokens")
     target = read_model(host, Path(spec.model_path))
     findings = check_context(target, spec.context_length)
     drafts: list[Model | None] = [None]
     for drafter in dict.fromkeys(filter(None, drafters)):
         draft = read_model(host, Path(drafter.model)) if drafter.model else None
         drafts.append(draft)
-        findings += check_shape(drafter, packages.get("sglang"), backend, page_size)
+        findings += check_shape(drafter, packages.get("sglang"), backend, int(page_size))
         findings += check_drafter(drafter, target, draft, spec.context_length)
     largest = max(drafts, key=lambda draft: draft.weight_bytes if draft else 0)
     device, memory = ("GPU", gpu_checks.memory_gib(gpus)) if gpus else ("host memory", about["memory_gib"])
@@ -239,23 +196,6 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
         first = errors[0]
         more = f" ({len(errors) - 1} more errors)" if len(errors) > 1 else ""
         raise UserError(f"preflight: {first.subject}: {first.found}. {first.means} {first.todo}{more}")
-
-
-def read_model(host: Host, folder: Path) -> Model:
-    """What the files of a model's folder tell. Raises UserError where its configuration can't be read."""
-    try:
-        config = json.loads(host.read(folder / "config.json"))
-    except ConnectionError:
-        raise
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} of {host.name} is no model that can be read: {one_line(error)}") from None
-    vocabulary: dict[str, int] = {}
-    if host.size(folder / "tokenizer.json"):
-        model = json.loads(host.read(folder / "tokenizer.json")).get("model") or {}
-        found = model.get("vocab")
-        vocabulary = found if isinstance(found, dict) else {}
-    weights = [name for name in host.names(folder) if name.endswith((".safetensors", ".bin", ".gguf"))]
-    return Model(config, vocabulary, sum(host.size(folder / name) for name in weights))
 
 
 def _check_gpus(

@@ -76,6 +76,10 @@ class Remote:
         return Path(self._hello()["library"])
 
     @property
+    def cache(self) -> Path:
+        return Path(self._hello()["cache"])
+
+    @property
     def python(self) -> str:
         return str(self._hello()["python"])
 
@@ -111,7 +115,7 @@ class Remote:
     def ship(self, folder: Path) -> Path:
         wanted = desk.Desk(folder).digests(b"", str(folder))
         digest = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:16]
-        there = Path(self._hello()["cache"], "shipped", f"{folder.name}-{digest}")
+        there = self.cache / "shipped" / f"{folder.name}-{digest}"
         found = self._value("digests", folder=str(there))
         for name, sha256 in wanted.items():
             if found.get(name) != sha256:

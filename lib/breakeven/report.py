@@ -9,7 +9,17 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from breakeven import artifacts, comparison, outlook, pages, pdf
+from breakeven import (
+    artifacts,
+    comparison,
+    left_out,
+    next_steps,
+    outlook,
+    pages,
+    pdf,
+    setting,
+    wording,
+)
 from breakeven.errors import UserError
 
 DATA_FILES = {
@@ -21,20 +31,36 @@ DATA_FILES = {
     "allreduce.json": "all-reduce latency by message size",
     "samples.jsonl": "one line per request",
     "cells.json": "one row per cell and restart",
-    "breakeven.json": "results, intervals, verdicts, what-if, plan, warnings",
-    "plan.md": "the ranked plan",
+    "forecast.json": "what fusing was predicted to bring, before it was measured",
+    "breakeven.json": "results, intervals, verdicts, what-if, next steps, warnings",
+    "plan.md": "what to do next, ranked",
+    "fastest.sh": "launches the fastest server that was measured",
     "comparisons.csv": "break-even per arm",
     "by_kind.csv": "break-even per arm and kind of prompt",
     "variants.csv": "variants of the server against the default",
     "cells.csv": "rates, accept lengths and cycles per cell",
     "theory.csv": "theory beside measurement",
+    "left_out.csv": "settings left out of the fit: predicted beside measured",
 }
 ABSENT: dict[str, Any] = {
     **{
         name: []
-        for name in ("comparisons", "variants", "theory", "warnings", "findings", "figures", "cells", "by_kind")
+        for name in (
+            "comparisons",
+            "variants",
+            "warnings",
+            "findings",
+            "figures",
+            "cells",
+            "by_kind",
+            "next_steps",
+            "left_out",
+            "left_out_notes",
+            "forecast",
+            "arm_facts",
+        )
     },
-    **{name: None for name in ("outlook", "reported", "machine")},
+    **{name: None for name in ("outlook", "reported", "machine", "setting")},
 }
 """What a result of an earlier release may lack."""
 
@@ -55,9 +81,11 @@ def publish(run_dir: Path, *, compare_with: Path | None = None, as_pdf: bool = F
         "run": run,
         "run_id": run_dir.name,
         "result": result,
-        "plan": outlook.plan_rows(result["outlook"]["plan"]) if result and result["outlook"] else [],
-        "what_if": outlook.what_if_rows(result["outlook"]["what_if"]) if result and result["outlook"] else [],
-        "gates": _optional(run_dir / "gates.json"),
+        **_tables(result),
+        "judged_words": next_steps.JUDGED,
+        "recorded": bool(result and result["reported"] and not result["comparisons"]),
+        "resumed": _resumed(run, _optional(run_dir / "cells.json").get("cells", [])),
+        "gates": _relevant_gates(run, _optional(run_dir / "gates.json")),
         "runs_index": in_outputs,
         "cells": _optional(run_dir / "cells.json").get("cells", []),
         "figures": [figure_html(run_dir, each) for each in result["figures"]] if result else [],
@@ -76,6 +104,43 @@ def publish(run_dir: Path, *, compare_with: Path | None = None, as_pdf: bool = F
     if as_pdf:
         written["pdf"] = pdf.print_page(folder / "index.html", folder / "report.pdf")
     return {name: str(path) for name, path in written.items()}
+
+
+def _tables(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the index page shows of a result, as tables want it."""
+    if not result:
+        names = ("what_if", "judged", "bars", "left_out", "not_ranked")
+        return dict.fromkeys(names, ())
+    judged, pinned = wording.judged_and_pinned(result["comparisons"])
+    return {
+        "what_if": outlook.what_if_rows(result["outlook"]["what_if"]) if result["outlook"] else [],
+        "judged": judged,
+        "bars": pinned,
+        "left_out": left_out.table_rows(result["left_out"]),
+        "not_ranked": next_steps.left_out_in_words(result["outlook"]),
+    }
+
+
+def _resumed(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> str:
+    """What to know of a sweep that was continued: its servers took longer than its notebook's last start."""
+    seconds = ((run.get("notebooks") or {}).get("04_sweep_drafters") or {}).get("seconds")
+    ready_s = sum({row["launch"]: row.get("ready_s") or 0.0 for row in cells}.values())
+    if seconds is None or ready_s <= seconds:
+        return ""
+    return (
+        f"The servers alone took {ready_s:.0f} s to get ready, the last start of notebook 04 {seconds:.0f} s: the "
+        "sweep was continued. Launches that had not ended were made anew, so that their numbers are missing, and the "
+        "parameters below are those of the last start."
+    )
+
+
+def _relevant_gates(run: Mapping[str, Any], gates: dict[str, Any]) -> dict[str, Any]:
+    """The gates where this run is about all-reduces at all: several GPUs, or recorded figures of such a box."""
+    parameters = run.get("parameters") or {}
+    served = parameters.get("model") != "none"
+    tp = parameters.get("tp" if served else "gate_tp") or 1
+    concerned = tp > 1 and (not served or bool(run["environment"]["gpus"]))
+    return gates if run and concerned else {}
 
 
 def read_run(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -107,7 +172,7 @@ def publish_index(outputs: Path) -> Path:
                 "name": folder.name,
                 "link": f"{folder.name}/report/index.html",
                 "started": run.get("started_at", "")[:16].replace("T", " ") or "by hand",
-                "machine": pages.machine_in_words(run["environment"]) if run else "not recorded",
+                "machine": setting.machine_in_words(run["environment"]) if run else "not recorded",
                 "status": run.get("status", "by hand"),
                 "verdict": answer.get("verdict", "none"),
                 "sentence": answer.get("sentence", "The break-even analysis did not run."),
@@ -148,21 +213,31 @@ def _key_figures(result: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     best = result["answer"]["best"] if result else None
     if not best:
         return []
-    rates = {row["cell"]: row for row in result["cells"] if row["kind"] == "all"}
     rows = [
-        {"what": "speed-up", "figure": best["speedup"], "meaning": "times the baseline's rate; above 1 is faster"},
         {
             "what": "speed-up on these prompts",
             "figure": best["speedup_same_prompts"],
-            "meaning": f"the same for the {best['prompts']} prompts that were measured",
+            "meaning": f"times the baseline's rate on the {best['prompts']} prompts measured; above 1 is faster",
         },
-        {"what": "accept length", "figure": best["accept_length"], "meaning": "tokens that one verify yields"},
-        {"what": "break-even accept length", "figure": best["break_even"], "meaning": "what it has to yield to pay"},
+        {
+            "what": "speed-up for other prompts",
+            "figure": best["speedup"],
+            "meaning": "the same for others of these kinds",
+        },
+        {
+            "what": "accept length",
+            "figure": best["accept_length"]["estimate"],
+            "meaning": "tokens that one verify yields",
+        },
+        {
+            "what": "break-even accept length",
+            "figure": best["break_even"]["estimate"],
+            "meaning": "what it has to yield to pay",
+        },
     ]
-    for what, cell in (("baseline, tok/s", best["against"]), ("speculation, tok/s", best["cell"])):
-        if cell in rates:
-            meaning = "per request, prefill left out; it moves with the machine, the speed-up hardly does"
-            rows.append({"what": what, "figure": rates[cell]["tok_s"], "meaning": meaning})
+    streams = "" if best["concurrency"] == 1 else f", of {best['concurrency']} at once"
+    for what, name in (("baseline, tok/s", "base_tok_s"), ("speculation, tok/s", "spec_tok_s")):
+        rows.append({"what": what, "figure": best[name], "meaning": f"per stream{streams}, prefill left out"})
     return rows
 
 

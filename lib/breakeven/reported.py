@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from breakeven import costs, outlook, plan, records
+from breakeven import costs, outlook, plan, records, setting
 from breakeven.plan import Option
 from breakeven.whatif import Change, Point, target_forward
 
 Row = Mapping[str, Any]
 SAVING = ("saving_low_ms", "saving_high_ms")
 """Columns of a records file beside those of `breakeven analyze`: what an optimisation is hoped to save per verify."""
-LABEL = "reported by somebody, not measured in this run"
+LABEL = "reported figures, not measured in this run"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def read(path: Path) -> dict[str, Any]:
     return {
         "file": path.name,
         "label": LABEL,
+        "setting": setting.of_records(rows, path.name),
         "rows": told,
         "measurements": measurements(told),
         "outlook": _outlook(whole) if whole else None,
@@ -47,31 +48,33 @@ def read(path: Path) -> dict[str, Any]:
 
 def answer(reported: Row) -> dict[str, Any]:
     """The answer of a report that rests on recorded figures alone, in the form of `wording.answer`."""
-    rows = [row for row in reported["rows"] if row["speedup"]]
-    how = (
-        f"Source: {reported['file']}, {reported['label']}. A difference below 3 % is called a tie: no spread is known."
-    )
+    rows = sorted((row for row in reported["rows"] if row["speedup"]), key=lambda row: -row["speedup"])
+    how = f"Source: {reported['file']}, {LABEL}. A difference below 3 % is called a tie: no spread is known."
     base: dict[str, Any] = {"how": how, "best": None, "elsewhere": []}
     if not rows:
         sentence = "No answer: no row of the recorded figures carries a comparison with a baseline."
         return base | {"sentence": sentence, "verdict": "needs-more", "uncertainty": "Nothing could be compared."}
-    best = max(rows, key=lambda row: row["speedup"])
+    best = rows[0]
     word = {"pays": "yes", "does-not-pay": "no"}.get(best["verdict"], "not shown")
-    sentence = (
-        f"As reported, {word}: {best['name']} runs at {best['speedup']:.2f} of the baseline's rate "
-        f"({best['spec_tok_s']:g} against {best['given']['base_tok_s']:g} tok/s)"
-    )
-    if best["break_even_accept_length"] and best["accept_length"]:
-        sentence += (
-            f"; it gets accept length {best['accept_length']:.2f} and needs {best['break_even_accept_length']:.2f}"
-        )
-    contradicted = sum(bool(row["warnings"]) for row in reported["rows"])
-    uncertainty = (
-        "These are single figures without spread; nothing here was measured by the suite. "
-        f"In {contradicted} of {len(reported['rows'])} rows figures contradict each other or mean something else."
+    sentence = f"As reported, {word}: {'; '.join(_rate_of(row) for row in rows)}"
+    contradicted = [row["name"] for row in reported["rows"] if row["warnings"]]
+    uncertainty = "These are single figures without spread; nothing here was measured by the suite." + (
+        f" Those of the {' and the '.join(contradicted)} do not fit together." if contradicted else ""
     )
     uncertainty += "".join(f" {text}" for row in reported["rows"] for text in _impossible_allreduce(row))
     return base | {"sentence": sentence + ".", "verdict": best["verdict"], "uncertainty": uncertainty}
+
+
+def _rate_of(row: Row) -> str:
+    text = (
+        f"{row['name']} runs at {row['speedup']:.2f} of the baseline's rate ({row['spec_tok_s']:g} against "
+        f"{row['given']['base_tok_s']:g} tok/s"
+    )
+    if row["break_even_accept_length"] and row["accept_length"]:
+        return (
+            f"{text}; accept length {row['accept_length']:.2f} where {row['break_even_accept_length']:.2f} breaks even)"
+        )
+    return f"{text}; its accept length is not known)"
 
 
 def findings(reported: Row) -> list[str]:
@@ -103,11 +106,9 @@ def _cycle(row: Row) -> Iterable[str]:
     if row["not_verify_ms"] is not None and row["not_verify_ms"] > 0:
         verify = row["given"]["verify_ms"]
         yield (
-            f"Of that cycle {verify:g} ms are the verify, and {row['not_verify_ms']:.1f} ms are not verify (draft, "
-            "draft "
-            f"extend, sampling, scheduling, gaps). Taking the verify for the cycle gives {verify / step:.2f} "
-            "instead of "
-            f"{needed:.2f}, which is too kind to speculation."
+            f"Of that cycle {verify:g} ms are reported as the verify; {row['not_verify_ms']:.1f} ms are not verify "
+            "(draft, draft extend, sampling, scheduling, gaps). Taking the verify for the cycle gives "
+            f"{verify / step:.2f} instead of {needed:.2f}, which is too kind to speculation."
         )
 
 
@@ -204,36 +205,23 @@ def measurements(rows: Sequence[Row]) -> list[dict[str, str]]:
     found = []
     if contradicted or parts:
         what = "A trace of a few decode steps of the baseline and a few verifies, from one session on one box"
-        text = "where the cycle's milliseconds go: draft, verify, draft extend, sampling and gaps"
+        text = "where the cycle's milliseconds go"
         if contradicted:
-            row = contradicted[0]
-            most = row["baseline_step_ms"] / row["given"]["allreduce_count"]
-            text = (
-                f"the number and the time of the all-reduces in both. More than {most:.2g} ms each can't be true "
-                "of the "
-                f"baseline; {row['given']['allreduce_ms']:g} ms in the verify alone would be payload, or waiting "
-                "for the "
-                "slowest rank, and neither is cured by another kernel. It also shows " + text
-            )
-        found.append((len(contradicted) + len(parts), what, text))
+            text = f"how many all-reduces there are in either and how long they take, and {text}"
+        how = "notebook 04 with profile_steps: 8; it splits both into draft, verify, all-reduce, sampling and gaps"
+        found.append((len(contradicted) + len(parts), what, text, how))
     if rows:
-        names = ", ".join(row["name"] for row in (unknown or rows))
-        what = (
-            f"Accept length of {names} from the server's own counts (completion tokens over verifies), fresh "
-            "prompts by kind"
-        )
-        text = "whether the drafter or the cycle is at fault: the one is cured by training, the other by engineering"
-        found.append((len(unknown), what, text))
+        names = " and ".join(row["name"] for row in (unknown or rows))
+        what = f"The accept length of the {names} from the server's own counts, on fresh prompts by kind"
+        text = "whether the drafter or the cycle is at fault: a better drafter cures the one, engineering the other"
+        found.append((len(unknown), what, text, "notebook 04 with this drafter: completion tokens over verifies"))
     if hoped:
-        what = (
-            "Baseline and speculation with and without the optimisation, on fresh servers in turn (A B A B), twice each"
-        )
-        text = (
-            "what it saves per target forward, in which arm; with a trace that names the fused kernel, or it was not on"
-        )
-        found.append((len(hoped), what, text))
+        what = "Both arms with and without the hoped saving, on fresh servers in turn (A B A B)"
+        text = "what it saves per target forward, and in which arm"
+        how = "variants: {off: {fusion: 'off'}, on: {fusion: trtllm}}; the trace has to name the fused kernel"
+        found.append((len(hoped), what, text, how))
     ordered = sorted(found, key=lambda each: -each[0])
-    return [{"measurement": what, "settles": text} for _, what, text in ordered]
+    return [{"measurement": what, "settles": text, "how": how} for _, what, text, how in ordered]
 
 
 def _codes(row: Row) -> set[str]:
@@ -265,9 +253,9 @@ def _outlook(row: Row) -> dict[str, Any]:
         share = allreduce_ms / point.verify_ms if point.verify_ms else 1.0
         allreduce_ms = share * point.step_ms if share < 1 else None
         premise = (
-            f"Whatever concerns all-reduces is ranked as if they took the share of the baseline step that was reported "
-            f"of the verify ({share:.0%}), the most that these figures allow. A trace has to confirm that first; "
-            "until then each may bring nothing, and half of its chance is taken off."
+            "The reported all-reduce time can't be true of the baseline. What options on all-reduces bring is "
+            f"therefore assumed: no more than if the share that was reported of the verify ({share:.0%}) held for the "
+            "baseline's step too. A trace decides."
         )
     rest_ms = point.cycle_ms - point.verify_ms if point.verify_ms else None
     options = plan.usual_options(point, allreduce_ms=allreduce_ms)
@@ -281,8 +269,11 @@ def _outlook(row: Row) -> dict[str, Any]:
 
 
 def _unconfirmed(option: Option) -> Option:
-    """An option that builds on a contradicted figure: it may bring nothing, and half of its chance is the figure's."""
-    return replace(option, least=option.likely.scaled(0.0), risk=1 - (1 - option.risk) / 2)
+    """An option that builds on a figure that can't be true: it may bring nothing (or the loss that it may always
+    bring), and no more than by that figure; half of its chance is the figure's."""
+    likely = replace(option.likely, evidence="assumed")
+    least = option.least if option.least.step_saved_ms < 0 else likely.scaled(0.0)
+    return replace(option, least=least, likely=likely, most=likely, risk=1 - (1 - option.risk) / 2)
 
 
 def _chart_row(row: Row) -> dict[str, Any]:

@@ -1,18 +1,21 @@
 """Which launch a sweep needs next, from what it has measured: most of a grid can be told from a few servers.
 
 Chains that differ in length alone are a family. Its longest chain tells the accept length of every shorter one
-(`costs.accept_length_by_chain_over_requests`). The cycle between two measured lengths is interpolated, with a margin
-that follows from how badly interpolation did in this very family: cycles are jagged, and neither a line nor monotony
-is assumed. A chain is left unmeasured only when it can't win even with the whole margin in its favour; the winner, its
-neighbours and the best of each algorithm are measured, never predicted.
+(`costs.accept_length_by_chain_over_requests`). A cycle is the target's forward over the chain's rows and a rest: drafts
+and the host. The forward is jagged (kernels change with the shape), so it is measured, on the baseline's server with as
+many requests in flight as the chain has rows; the rest is interpolated between measured lengths, and below the
+shortest it lies between proportional to the drafts and the same. Where no forward was measured the whole cycle is
+interpolated. The margin follows from how badly that did in this very family. A chain is left unmeasured only when it
+can't win even with the whole margin in its favour; the winner, the best of each algorithm and the winner's
+neighbours, unless they are far behind even so, are measured, never predicted.
 
 Everything here is a pure function of the results: a sweep that was cut off decides the same again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -20,7 +23,9 @@ from breakeven.costs import cost_at
 from breakeven.design import TWIN, Arm
 
 WORTH_A_LAUNCH = 0.02  # a candidate that can't be faster than the best by more is dropped
+FAR_BEHIND = 0.10  # a neighbour of the fastest that stays behind it by more, at its best, needs no launch
 MARGIN_UNKNOWN = 0.10  # of an interpolated cycle, before a family has shown how jagged it is
+MARGIN_OF_REST = 0.05  # the same where the target's forward is measured and the rest alone is told from other lengths
 MARGIN_LEAST = 0.03
 
 
@@ -36,7 +41,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Result:
-    """One launch of an arm under one condition. ``lengths[k]`` is the accept length that k drafts would have had."""
+    """One launch of an arm under one condition. ``lengths[k]`` is the accept length that k drafts would have had.
+
+    ``streams``: requests in flight. A verify of k drafts is a forward of ``streams * (k + 1)`` rows. A baseline may
+    tell ``forward_ms``, milliseconds of the target's forward by its rows.
+    """
 
     arm: str
     restart: int
@@ -44,6 +53,8 @@ class Result:
     tok_s: float
     cycle_ms: float | None = None
     lengths: tuple[float, ...] = ()
+    streams: int = 1
+    forward_ms: Mapping[int, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is known of a candidate under one condition; rates per stream in tok/s, None where nothing bounds them."""
+    """What is known of a candidate under one condition; rates per stream in tok/s, None where nothing bounds them.
+
+    ``source``: measured, interpolated between measured lengths, bounded from above by a longer one, or unknown.
+    """
 
     arm: str
     condition: str
@@ -98,10 +112,10 @@ def decide(
 ) -> Decision | None:
     """The next launch of one variant, or None when it is done.
 
-    First the ends of every family; then whatever could still be the fastest, the most promising first; then the
-    neighbours of the fastest. Further restarts repeat the baseline, the fastest and the best of each algorithm, the
-    order reversed in every second one. ``twin`` adds the baseline's A/A twin to every restart. Arms that ``failed`` are
-    no longer asked for.
+    First the ends of every family; then whatever could still be the fastest, the most promising first. Further restarts
+    repeat the baseline, the fastest and the best of each algorithm, the order reversed in every second one; then come
+    the neighbours of what is the fastest over all its restarts. ``twin`` adds the baseline's A/A twin to every restart.
+    Arms that ``failed`` are no longer asked for.
     """
     lost = set(failed)
     alive = [each for each in arms if each.arm not in lost]
@@ -111,10 +125,10 @@ def decide(
             return None  # nothing could be compared
         return Decision(baseline, 0, "measure", "what every drafter is compared with")
     return (
-        _ends(alive, measured)
+        _ends(alive, results)
         or _promising(alive, results)
-        or _neighbours(alive, results)
         or _repeats(baseline, alive, results, lost, restarts, twin=twin)
+        or _neighbours(alive, results)
     )
 
 
@@ -136,7 +150,7 @@ def dropped(arms: Sequence[Candidate], results: Sequence[Result], failed: Iterab
                 continue
             why = (
                 f"at most {expected.tok_s_at_best:.1f} tok/s: accept length {expected.accept_length:.2f} from the "
-                f"longest chain, cycle {expected.cycle_ms:.1f} ms interpolated, less {expected.margin:.0%} margin; "
+                f"longest chain, cycle {expected.cycle_ms:.1f} ms {expected.source}, less {expected.margin:.0%}; "
                 f"{leader} has {rate(results, leader, condition):.1f}"
             )
             rows.append({"cell": each.arm + condition, "why": why})
@@ -158,13 +172,16 @@ def rate(results: Sequence[Result], arm: str, condition: str) -> float:
 # --- the stages -----------------------------------------------------------------------------------------------------
 
 
-def _ends(arms: Sequence[Candidate], measured: set[str]) -> Decision | None:
+def _ends(arms: Sequence[Candidate], results: Sequence[Result]) -> Decision | None:
     families = _families(arms)
+    measured = {each.arm for each in results}
     for end, why in (
         (-1, "the longest chain of its family: its accepted drafts tell the accept length of every shorter one"),
         (0, "the shortest chain of its family: cycles between the two ends can be interpolated"),
     ):
         for family in families:
+            if end == 0 and _forwards_are_known(family, results):
+                continue
             if family[end].arm not in measured:
                 text = why if family[end].drafts else "a tree: no other arm tells about it"
                 return Decision(family[end].arm, 0, "measure", text)
@@ -204,9 +221,11 @@ def _neighbours(arms: Sequence[Candidate], results: Sequence[Result]) -> Decisio
             if leader not in names:
                 continue
             place = names.index(leader)
-            for name in names[max(0, place - 1) : place + 2]:
-                if name not in measured:
-                    return Decision(name, 0, "confirm", f"neighbour of the fastest, {leader}")
+            bar = rate(results, leader, condition) * (1 - FAR_BEHIND)
+            for each in family[max(0, place - 1) : place + 2]:
+                at_best = _expect(each, arms, results, condition).tok_s_at_best
+                if each.arm not in measured and (at_best is None or at_best > bar):
+                    return Decision(each.arm, 0, "confirm", f"neighbour of the fastest, {leader}")
     return None
 
 
@@ -262,14 +281,54 @@ def _expect(candidate: Candidate, arms: Sequence[Candidate], results: Sequence[R
     family = {each.arm: each.drafts for each in arms if each.family == candidate.family}
     here = [each for each in results if each.condition == condition and each.arm in family]
     length = _length(candidate.drafts, here)
-    cycles = _cycles(family, here)
-    cost = cost_at(cycles, candidate.drafts) if candidate.drafts else None
-    if length is None or cost is None or cost.cycle_ms is None:
+    cycle = _cycle(candidate.drafts, _cycles(family, here), _forwards(results, condition))
+    if length is None or cycle is None:
         return Outlook(candidate.arm, condition, "unknown")
-    margin = _margin(cycles)
-    expected = 1000 * length / cost.cycle_ms
-    at_best = expected / (1 - margin)
-    return Outlook(candidate.arm, condition, "interpolated", length, cost.cycle_ms, margin, expected, at_best)
+    source, expected_ms, least_ms = cycle
+    rates = 1000 * length / expected_ms, 1000 * length / least_ms
+    return Outlook(candidate.arm, condition, source, length, expected_ms, 1 - least_ms / expected_ms, *rates)
+
+
+def _cycle(
+    drafts: int | None, cycles: Mapping[int, float], forward_ms: Mapping[int, float]
+) -> tuple[str, float, float] | None:
+    """How a chain's cycle is told from those of its family, its expected and its least milliseconds; None where nothing
+    bounds it.
+
+    ``forward_ms``: the target's forward by the chain's drafts.
+    """
+    if not drafts or not cycles:
+        return None
+    if {drafts, *cycles} <= forward_ms.keys():
+        rests = {each: cycle - forward_ms[each] for each, cycle in cycles.items()}
+        shortest = min(rests)
+        rest = rests[shortest] if drafts < shortest else cost_at(rests, drafts).cycle_ms
+        if rest is None:
+            return None
+        least = min(rest, rest * drafts / shortest) if drafts < shortest else rest
+        margin = _margin(cycles, forward_ms, MARGIN_OF_REST)
+        source = "bounded" if drafts < shortest else "interpolated"
+        return source, forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
+    whole = cost_at(cycles, drafts).cycle_ms
+    return None if whole is None else ("interpolated", whole, whole * (1 - _margin(cycles, {}, MARGIN_UNKNOWN)))
+
+
+def _forwards(results: Sequence[Result], condition: str) -> dict[int, float]:
+    """Milliseconds of the target's forward by the drafts that it verifies under a condition, as far as measured.
+
+    Between two measured numbers of rows it is interpolated.
+    """
+    streams = next((each.streams for each in results if each.condition == condition), 1)
+    by_rows = {rows: ms for each in results for rows, ms in each.forward_ms.items()}
+    if not by_rows:
+        return {}
+    rows = (n for n in range(min(by_rows), max(by_rows) + 1) if n % streams == 0)
+    return {n // streams - 1: ms for n in rows if (ms := cost_at(by_rows, n).cycle_ms) is not None}
+
+
+def _forwards_are_known(family: Sequence[Candidate], results: Sequence[Result]) -> bool:
+    conditions = {each.condition for each in results}
+    return all({each.drafts for each in family} <= _forwards(results, condition).keys() for condition in conditions)
 
 
 def _length(drafts: int | None, family: Sequence[Result]) -> float | None:
@@ -289,12 +348,17 @@ def _cycles(family: dict[str, int | None], results: Sequence[Result]) -> dict[in
     return {drafts: fmean(values) for drafts, values in by_drafts.items()}
 
 
-def _margin(cycles: dict[int, float]) -> float:
-    """Share of an interpolated cycle by which it may be too long: twice the worst miss at the known lengths."""
+def _margin(cycles: Mapping[int, float], forward_ms: Mapping[int, float], unknown: float) -> float:
+    """Share of an interpolated cycle by which it may be too long, from the worst miss at the known lengths.
+
+    Twice that where the forward, which is what jumps, is interpolated too.
+    """
     lengths = sorted(cycles)
     misses = []
     for left, middle, right in zip(lengths, lengths[1:], lengths[2:], strict=False):
-        between = cost_at({left: cycles[left], right: cycles[right]}, middle).cycle_ms
+        rests = {each: cycles[each] - forward_ms.get(each, 0.0) for each in (left, right)}
+        between = cost_at(rests, middle).cycle_ms
         assert between is not None
-        misses.append(abs(cycles[middle] - between) / between)
-    return min(0.5, max(MARGIN_LEAST, 2 * max(misses))) if misses else MARGIN_UNKNOWN
+        expected = forward_ms.get(middle, 0.0) + between
+        misses.append(abs(cycles[middle] - expected) / expected)
+    return min(0.5, max(MARGIN_LEAST, max(misses) * (1 if forward_ms else 2))) if misses else unknown

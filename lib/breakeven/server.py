@@ -316,7 +316,7 @@ class _Start:
         deadline = time.monotonic() + _DYING_S
         while self.process.alive():
             if time.monotonic() > deadline:
-                return Failure("not-ready", None, what, "Read the log from the request on.")
+                return self.server._dropped() or Failure("not-ready", None, what, "Read the log from the request on.")
             time.sleep(_POLL_S)
         return self.server.failure()
 

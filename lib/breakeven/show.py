@@ -24,8 +24,8 @@ def words(*sentences: str) -> Markdown:
 
 
 def sentences(texts: Iterable[str], empty: str = "Nothing to tell.") -> Markdown:
-    """Sentences that may hold text from outside, one bullet each; ``empty`` where there are none."""
-    lines = [" ".join(plain(text).split()) for text in texts]
+    """Sentences that may hold text from outside, one bullet each, none for an empty one; ``empty`` without any."""
+    lines = [" ".join(plain(text).split()) for text in texts if text]
     return words(*lines) if lines else words(empty)
 
 
@@ -44,7 +44,8 @@ def table(
 ) -> HTML:
     """Rows as an HTML table. ``columns`` maps keys to headings with units and fixes their order.
 
-    A missing figure is a dash; intervals (``estimate``, ``low``, ``high``) are written as ``1.23 (1.10 to 1.36)``.
+    A missing figure is a dash; intervals (``estimate``, ``low``, ``high``) are written as ``1.23 (1.10 to 1.36)``, and
+    with ``too_few`` instead where they say nothing.
     Without rows the sentence ``empty`` stands instead.
     """
     if not rows:
@@ -74,7 +75,7 @@ def table_html(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | N
 
 def _cell_html(value: Any) -> str:
     text = html.escape(cell(value))
-    if isinstance(value, Mapping) and " (" in text:
+    if isinstance(value, Mapping) and " (" in text and not value.get("too_few"):
         estimate, interval = text.split(" ", 1)
         return f'{estimate} <span class="interval">{interval}</span>'
     return f'<strong class="{text}">{text}</strong>' if isinstance(value, str) and value in VERDICTS else text
@@ -96,9 +97,13 @@ def cell(value: Any, digits: int = 2) -> str:
             return " · ".join(cell(value[name], digits) for name in ("p10", "p50", "p90"))
         if value.get("estimate") is None:
             return "–"
-        bounds = (value.get("low"), value.get("high"))
+        low, high = value.get("low"), value.get("high")
         estimate = cell(value["estimate"], digits)
-        return estimate if None in bounds else f"{estimate} ({cell(bounds[0], digits)} to {cell(bounds[1], digits)})"
+        if value.get("too_few"):
+            return f"{estimate} ({value['too_few']})"
+        if low is None or high is None:
+            return estimate
+        return f"{estimate} ({bound(low, digits)} to {bound(high, digits)})"
     if value is None or (isinstance(value, float) and value != value):
         return "–"
     if isinstance(value, bool):
@@ -108,3 +113,16 @@ def cell(value: Any, digits: int = 2) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(cell(item, digits) for item in value)
     return printable(str(value))
+
+
+def bound(value: float, digits: int = 2) -> str:
+    """An end of an interval, rounded; with more digits where it would round to 1, the place that decides a verdict."""
+    while digits < 6 and round(value, digits) == 1 != value:
+        digits += 1
+    return f"{value:.{digits}f}"
+
+
+def filled(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The columns that hold anything in any row."""
+    known = {key for row in rows for key, value in row.items() if value not in (None, "")}
+    return {key: name for key, name in columns.items() if key in known}

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
+from breakeven.conclusions import Comparison, Noise, conclude, without_data
 from breakeven.errors import UserError, did_you_mean
 from breakeven.samples import Sweep, arrange, extent, share, usable
 from breakeven.variance import Interval, Launches, Spread, holm, paired_spread, single_spread
 
-MOST_RESTARTS = 64
-POWER = 0.8
 BOOTSTRAP_DRAWS = 1000
 
 
@@ -84,31 +81,6 @@ def _cell_figures(sweep: Sweep, launches: Launches, index: int, level: float) ->
 # --- a cell against the baseline ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A cell beside the baseline on their common pairs. ``floor``: the largest ``|log ratio|`` of an A/A pair."""
-
-    key: dict[str, Any]
-    cell: str
-    log_speedup: float
-    spread: Spread
-    floor: float | None
-    figures: dict[str, Interval]
-    bootstrap: Interval
-
-    @property
-    def same_prompts(self) -> Spread:
-        """What restarts add, for these very prompts."""
-        return Spread(self.spread.components[:1])
-
-    def verdict(self, p_adjusted: float, level: float) -> str:
-        """What an adjusted p value says of this difference; one inside the A/A floor is none."""
-        inside_floor = self.floor is not None and abs(self.log_speedup) <= self.floor
-        if p_adjusted >= 1 - level or inside_floor:
-            return "not-distinguishable"
-        return "pays" if self.log_speedup > 0 else "does-not-pay"
-
-
 def compare(
     samples: pd.DataFrame,
     baseline: str,
@@ -124,15 +96,19 @@ def compare(
     One dict per group and cell: cell, kind (and other ``by``), speedup, speedup_same_prompts (for these very prompts:
     narrower, it leaves out what other prompts would change), accept_length, break_even, margin (AL - AL*), each an
     `Interval` as a dict (None without speculation or without data), p_pays, p_adjusted, verdict (pays | does-not-pay |
-    not-distinguishable | needs-more), verdict_same_prompts (the same question for these very prompts),
-    share_of_prompts (of the speed-up's variance: what the choice of prompts adds, 0 to 1), noise_floor (largest A/A
-    difference, as a ratio), detectable (the smallest speed-up that this many restarts would find 4 times in 5),
-    repeats_to_decide (restarts needed for that, None when decided or out of reach), bootstrap (the hierarchical
-    bootstrap's speed-up interval; ``seed`` is its seed), restarts, prompts, method, note.
+    not-distinguishable | needs-more), verdict_same_prompts (the same question for these very prompts), spec_tok_s and
+    base_tok_s (per stream, on the pairs that both have: their ratio is the speed-up), family (how many comparisons the
+    intervals answer for together), share_of_prompts (of the speed-up's variance: what the choice of prompts adds, 0 to
+    1), noise_floor (what the A/A pairs let a mean over the restarts differ by) and noise_widest (what any two of their
+    launches differ by), both as a ratio less 1, detectable (the smallest speed-up that this many restarts would find 4
+    times in 5), repeats_to_decide and prompts_to_decide (restarts, prompts needed for that, None when decided or out of
+    reach), bootstrap (the hierarchical bootstrap's speed-up interval; ``seed`` is its seed), restarts, prompts, method,
+    note.
 
-    A verdict other than not-distinguishable needs Holm's adjusted p over all comparisons of this call below ``1 -
-    level`` and, where there is an A/A pair, a difference larger than A/A's. Intervals are not adjusted. Raises
-    UserError for an unknown cell.
+    The verdict is what the speed-up's interval says: pays where it lies above 1, does-not-pay below. The interval is
+    Holm's over all comparisons of this call and no narrower than the A/A pairs' difference; for other prompts it is no
+    narrower than for these. Beside it stands that of the comparison alone (``low_alone``, ``high_alone``). With fewer
+    than 4 prompts nothing is said of others (needs-more). Raises UserError for an unknown cell.
     """
     measured = usable(samples)
     known = [str(name) for name in samples["cell"].unique()]
@@ -154,15 +130,15 @@ def compare(
     for key, group in _groups(measured, by, with_all=not by):
         sweep = arrange(group)
         launches = sweep.launches(aa_pairs)
-        floor = _noise_floor(sweep, aa_pairs)
+        noise = _noise(sweep, aa_pairs)
         for cell in cells:
-            found = _compare_one(sweep, launches, baseline, cell, level, floor, key, rng)
+            found = _compare_one(sweep, launches, baseline, cell, level, noise, key, rng)
             comparisons.append(found if found is not None else (key, cell))
     made = [item for item in comparisons if isinstance(item, Comparison)]
-    adjusted = iter(holm([item.spread.p_value(item.log_speedup) for item in made]))
-    adjusted_same = iter(holm([item.same_prompts.p_value(item.log_speedup) for item in made]))
+    others = zip(*holm([item.spread.p_value(item.log_speedup) for item in made]), strict=True)
+    these = zip(*holm([item.same_prompts.p_value(item.log_speedup) for item in made]), strict=True)
     return [
-        _conclude(item, float(next(adjusted)), float(next(adjusted_same)), level, len(made))
+        conclude(item, next(others), next(these), level, len(made))
         if isinstance(item, Comparison)
         else without_data(*item, baseline)
         for item in comparisons
@@ -197,7 +173,7 @@ def _compare_one(
     baseline: str,
     cell: str,
     level: float,
-    floor: float | None,
+    noise: Noise | None,
     key: dict[str, Any],
     rng: np.random.Generator,
 ) -> Comparison | None:
@@ -224,37 +200,26 @@ def _compare_one(
     influence_length = share(tokens) - share(cycles)
     influence_needed = share(seconds) - share(cycles) - share(base_seconds) + share(base_tokens)
 
-    def interval(estimate: float, spread: Spread, *, log: bool) -> Interval:
-        half = spread.quantile((1 + level) / 2)
-        low, high = (
-            (estimate * math.exp(-half), estimate * math.exp(half)) if log else (estimate - half, estimate + half)
-        )
-        return Interval(float(estimate), float(low), float(high), level, f"ratio of sums; {spread}", restarts, prompts)
-
     spread = paired_spread(launches, influence_length - influence_needed, sweep.strata, 1.0, 1.0, restarts)
-    figures = {
-        "speedup": interval(length / needed, spread, log=True),
-        "speedup_same_prompts": interval(length / needed, Spread(spread.components[:1]), log=True),
-    }
+    figures: dict[str, tuple[float, Spread, bool]] = {}
     if sweep.speculates[arm]:
         alike = sweep.speculates[launches.cell]
         margin = paired_spread(
             launches, length * influence_length - needed * influence_needed, sweep.strata, length, needed, restarts
         )
-        figures |= {
-            "accept_length": interval(
-                length, single_spread(launches, influence_length, sweep.strata, 1.0, 0.0, restarts, alike), log=True
-            ),
-            "break_even": interval(
-                needed, paired_spread(launches, influence_needed, sweep.strata, 0.0, 1.0, restarts), log=True
-            ),
-            "margin": interval(length - needed, margin, log=False),
+        lengths = single_spread(launches, influence_length, sweep.strata, 1.0, 0.0, restarts, alike)
+        bars = paired_spread(launches, influence_needed, sweep.strata, 0.0, 1.0, restarts)
+        figures = {
+            "accept_length": (length, lengths, True),
+            "break_even": (needed, bars, True),
+            "margin": (length - needed, margin, False),
         }
+    rates = (float(np.nansum(tokens) / np.nansum(seconds)), float(1 / step))
     draws = bootstrap_speedups(tokens, seconds, base_tokens, base_seconds, sweep.strata, rng)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     method = f"hierarchical bootstrap over restarts and prompts, {BOOTSTRAP_DRAWS} draws, percentiles"
     bootstrap = Interval(float(length / needed), float(low), float(high), level, method, restarts, prompts)
-    return Comparison(key, cell, math.log(length / needed), spread, floor, figures, bootstrap)
+    return Comparison(key, cell, math.log(length / needed), spread, noise, figures, bootstrap, restarts, prompts, rates)
 
 
 def bootstrap_speedups(
@@ -285,117 +250,28 @@ def bootstrap_speedups(
     return (total(tokens)[there] / total(seconds)[there]) / (total(base_tokens)[there] / total(base_seconds)[there])
 
 
-def _noise_floor(sweep: Sweep, aa_pairs: Sequence[tuple[str, str]]) -> float | None:
-    """The largest ``|log ratio of rates|`` between two cells that are the same; None without such a pair."""
-    floors = []
+def _noise(sweep: Sweep, aa_pairs: Sequence[tuple[str, str]]) -> Noise | None:
+    """What two cells that are the same differ by; None without such a pair.
+
+    The floor of a mean over n restarts is the larger of the two means' difference and of the widest single pair over
+    the root of n: a quiet mean of two loud pairs is luck.
+    """
+    floors, widest = [], 0.0
     for first, second in aa_pairs:
         if first not in sweep.cells or second not in sweep.cells:
             continue
         a, b = sweep.cells.index(first), sweep.cells.index(second)
         both = ~np.isnan(sweep.seconds[a]) & ~np.isnan(sweep.seconds[b])
-        if both.any():
-            rates = [sweep.tokens[c][both].sum() / sweep.seconds[c][both].sum() for c in (a, b)]
-            floors.append(abs(math.log(rates[0] / rates[1])))
-    return max(floors) if floors else None
+        if not both.any():
+            continue
+        rounds = np.nonzero(both.any(axis=1))[0]
+        rates = np.array([[_log_rate(sweep, cell, r, both[r]) for r in rounds] for cell in (a, b)])
+        whole = [math.log(sweep.tokens[cell][both].sum() / sweep.seconds[cell][both].sum()) for cell in (a, b)]
+        pairs = np.abs(rates[0] - rates[1])
+        floors.append(max(abs(whole[0] - whole[1]), float(pairs.max()) / math.sqrt(len(rounds))))
+        widest = max(widest, float(np.ptp(rates)))
+    return Noise(max(floors), widest) if floors else None
 
 
-def _conclude(found: Comparison, p_adjusted: float, p_same_prompts: float, level: float, family: int) -> dict[str, Any]:
-    effect, spread = found.log_speedup, found.spread
-    speedup = found.figures["speedup"]
-    inside_floor = found.floor is not None and abs(effect) <= found.floor
-    p_adjusted = max(p_adjusted, p_same_prompts)  # what is shown for other prompts too has to be shown for these
-    verdict = found.verdict(p_adjusted, level)
-    decided = verdict != "not-distinguishable"
-    repeats, notes = None, []
-    if speedup.restarts == 1:
-        notes.append("one restart: what a restart changes was not measured")
-    if speedup.prompts == 1:
-        notes.append("one prompt: what another prompt would change was not measured")
-    if not decided:
-        if inside_floor:
-            notes.append("the difference is inside what two runs of the same cell differ by")
-        elif speedup.low > 1 or speedup.high < 1:
-            notes.append(f"the interval excludes 1, but not after accounting for {family} comparisons")
-        repeats = restarts_to_decide(effect, spread, speedup.restarts, 1 - (1 - level) / family)
-        if repeats is None:
-            notes.append(_out_of_reach(effect, spread, speedup.prompts, level))
-    return {
-        "cell": found.cell,
-        "kind": None,
-        **found.key,
-        **{name: found.figures[name].as_dict() if name in found.figures else None for name in FIGURES},
-        "p_pays": spread.probability_above_zero(effect),
-        "p_adjusted": p_adjusted,
-        "verdict": verdict,
-        "verdict_same_prompts": found.verdict(p_same_prompts, level),
-        "share_of_prompts": 1 - (found.same_prompts.se / spread.se) ** 2 if spread.se else 0.0,
-        "noise_floor": math.expm1(found.floor) if found.floor is not None else None,
-        "detectable": math.expm1(_detectable(spread, level)),
-        "repeats_to_decide": repeats,
-        "bootstrap": found.bootstrap.as_dict(),
-        "restarts": speedup.restarts,
-        "prompts": speedup.prompts,
-        "method": f"{speedup.method}; Holm over {family} comparisons"
-        + ("; A/A floor" if found.floor is not None else ""),
-        "note": "; ".join(notes),
-    }
-
-
-FIGURES = ("speedup", "speedup_same_prompts", "accept_length", "break_even", "margin")
-
-
-def without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, Any]:
-    """The row of a cell that can't be compared: every figure None, the reason as its note."""
-    absent = ("p_pays", "p_adjusted", "share_of_prompts", "noise_floor", "detectable", "repeats_to_decide", "bootstrap")
-    note = (
-        f"{cell} and {baseline} have no restart and prompt in common that can be used (failed, degenerate or missing "
-        "requests)"
-    )
-    return {
-        "cell": cell,
-        "kind": None,
-        **key,
-        **dict.fromkeys((*FIGURES, *absent)),
-        "verdict": "needs-more",
-        "verdict_same_prompts": "needs-more",
-        "restarts": 0,
-        "prompts": 0,
-        "method": "",
-        "note": note,
-    }
-
-
-# --- what would decide it -------------------------------------------------------------------------------------------
-
-
-def _detectable(spread: Spread, level: float) -> float:
-    return spread.quantile((1 + level) / 2) + float(special.ndtri(POWER)) * spread.se
-
-
-def restarts_to_decide(effect: float, spread: Spread, restarts: int, level: float) -> int | None:
-    """The restarts at which a true log ratio of this size would be found 4 times in 5; None above 64.
-
-    More restarts shrink the launch part of the variance and add degrees of freedom; the prompt part stays.
-    """
-    for more in range(restarts + 1, MOST_RESTARTS + 1):
-        if abs(effect) > _detectable(_with_restarts(spread, restarts, more), level):
-            return more
-    return None
-
-
-def _with_restarts(spread: Spread, now: int, then: int) -> Spread:
-    launch, *rest = spread.components
-    df = launch.df * (then - 1) / (now - 1) if now > 1 else launch.df
-    return Spread((type(launch)(launch.name, launch.value * now / then, df), *rest))
-
-
-def _out_of_reach(effect: float, spread: Spread, prompts: int, level: float) -> str:
-    by_prompts = Spread(spread.components[1:])
-    if by_prompts.se and abs(effect) <= _detectable(by_prompts, level):
-        wanted = prompts * (_detectable(by_prompts, level) / max(abs(effect), 1e-4)) ** 2
-        if wanted < 10 * prompts + 1000:
-            return f"more restarts alone can't decide: prompts differ too much; about {math.ceil(wanted)} prompts could"
-        return f"more restarts alone can't decide: {prompts} prompts are too few to tell how much prompts differ"
-    return (
-        f"a difference of {abs(math.expm1(effect)):.1%} would take more than {MOST_RESTARTS} restarts: treat it as none"
-    )
+def _log_rate(sweep: Sweep, cell: int, restart: int, use: np.ndarray) -> float:
+    return math.log(sweep.tokens[cell, restart, use].sum() / sweep.seconds[cell, restart, use].sum())

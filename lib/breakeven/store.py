@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,17 @@ from breakeven.errors import UserError
 from breakeven.hosts import LOCAL, Host
 from breakeven.progress import clock
 
+PARTS: dict[str, type] = {"plan": dict, "machine": dict, "cells": list, "search": list}
+"""What of ``cells.json`` a sweep goes on from, and its type."""
+ROW_KEYS = frozenset(("arm", "cell", "launch", "order", "restart", "seconds", "status"))
+
 
 class Store:
-    """What a run folder holds of one sweep; ``plan`` is what has to be equal for results to stand in one table."""
+    """What a run folder holds of one sweep; ``plan`` is what has to be equal for results to stand in one table.
+
+    With ``resume`` it goes on from what is there; without, earlier results are set aside. Raises UserError for results
+    that are no sweep's, another sweep's or another machine's.
+    """
 
     def __init__(self, run_dir: Path, plan: Mapping[str, Any], *, resume: bool, host: Host = LOCAL) -> None:
         self._cells = run_dir / "cells.json"
@@ -31,6 +39,9 @@ class Store:
         self.rows: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
         self.predictions: list[dict[str, Any]] = []
+        self.time: dict[str, float] = {}
+        self._sampled: list[dict[str, Any]] = []
+        """What ``samples.jsonl`` holds."""
         if resume and self._cells.exists():
             self._keep_what_is_there()
         else:
@@ -44,7 +55,7 @@ class Store:
 
     def new_attempt(self, launch: Launch) -> str:
         """A name for this launch that no earlier attempt has: what a crash left behind is never mixed in."""
-        known = {row["launch"] for row in (*self.rows, *artifacts.read_jsonl(self._samples))}
+        known = {row["launch"] for row in (*self.rows, *self._sampled)}
         names = (f"{launch.key}.{number}" for number in itertools.count(1))
         return next(name for name in names if name not in known)
 
@@ -57,7 +68,9 @@ class Store:
         self._write()
 
     def decide(self, decision: Mapping[str, Any]) -> None:
-        """Note why the next launch happens."""
+        """Note why the next launch happens, once: one that a crash cut off is decided again."""
+        unit = (decision["cell"], decision["restart"])
+        self.decisions = [each for each in self.decisions if (each["cell"], each.get("restart")) != unit]
         self.decisions.append({"after_launches": self.launches, **decision})
         self._write()
 
@@ -72,14 +85,30 @@ class Store:
         self.predictions += [{"baseline": baseline, **each} for each in predictions]
         self._write()
 
+    def account(self, whole_s: float, launches: Iterable[str]) -> None:
+        """Note where ``whole_s`` seconds went that these launches were made in, one after the other.
+
+        ``own_s`` is what neither a server's start or stop, nor the measurement, nor a failed launch took: the suite's
+        own time.
+        """
+        rows = {row["launch"]: row for row in self.rows if row["launch"] in set(launches)}.values()
+        good = [row for row in rows if row["status"] == "ok"]
+        columns = {"starting_s": "ready_s", "measuring_s": "measured_s", "stopping_s": "stop_s"}
+        spent = {part: sum(row[column] for row in good) for part, column in columns.items()}
+        spent["failed_s"] = sum(row["seconds"] for row in rows if row["status"] != "ok")
+        parts = {"whole_s": whole_s, **spent, "own_s": whole_s - sum(spent.values())}
+        self.time = {name: round(seconds, 1) for name, seconds in parts.items()}
+        self._write()
+
     def add_sample(self, sample: Mapping[str, Any]) -> None:
         artifacts.append_jsonl(self._samples, dict(sample))
+        self._sampled.append(dict(sample))
 
     def samples(self) -> list[dict[str, Any]]:
         """The measured requests of complete launches."""
         complete = {row["launch"] for row in self.rows if row["status"] == "ok"}
-        rows = artifacts.read_jsonl(self._samples)
-        return [row for row in rows if row["launch"] in complete and row["phase"] == "measure" and not row.get("error")]
+        mine = (row for row in self._sampled if row["launch"] in complete)
+        return [row for row in mine if row["phase"] == "measure" and not row.get("error")]
 
     def outputs(self, cell: str) -> dict[str, list[int]]:
         """Greedy outputs of a cell's first complete launch, by prompt."""
@@ -103,23 +132,42 @@ class Store:
             "cells": sorted(self.rows, key=lambda row: row["order"]),
             "search": self.decisions,
             "predictions": self.predictions,
+            "time": self.time,
         }
 
     def _write(self) -> None:
         artifacts.write_json(self._cells, self.content())
 
     def _keep_what_is_there(self) -> None:
-        before = artifacts.read_json(self._cells)
-        if before["plan"] != self._plan:
-            changed = sorted(key for key in self._plan if self._plan[key] != before["plan"].get(key))
-            raise UserError(f"{self._cells} holds a sweep with another {', '.join(changed)}; use a new run_dir")
-        if before["machine"] != self._machine:
-            raise UserError(f"{self._cells} was measured on another machine or with other packages; use a new run_dir")
-        self.rows, self.decisions = before["cells"], before["search"]
+        before, sampled = artifacts.read_json(self._cells), artifacts.read_jsonl(self._samples)
+        if wrong := [name for name, kind in PARTS.items() if not isinstance(before.get(name), kind)]:
+            raise UserError(f"{self._cells} lacks {', '.join(wrong)}: no sweep can go on from it; use a new run_dir")
+        if not (_holds(before["cells"], ROW_KEYS) and _holds(before["search"], {"cell"})):
+            raise UserError(f"{self._cells} holds rows that no sweep wrote; restore it, or use a new run_dir")
+        if not _holds(sampled, {"launch", "phase"}):
+            raise UserError(f"{self._samples} holds lines that no sweep wrote; restore it, or use a new run_dir")
+        if changed := _differing(self._plan, before["plan"]):
+            raise UserError(f"{self._cells} holds a sweep with another {changed}; use a new run_dir")
+        if changed := _differing(self._machine, before["machine"]):
+            raise UserError(
+                f"{self._cells} was measured on another machine or with other packages ({changed} differ); use a new "
+                "run_dir"
+            )
+        self.rows, self.decisions, self._sampled = before["cells"], before["search"], sampled
 
     def _set_aside(self) -> None:
         """Earlier results of this folder are renamed, never overwritten."""
-        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S.%f")
         for path in (self._cells, self._samples):
             if path.exists():
                 path.rename(path.with_name(f"{path.stem}.before-{stamp}{path.suffix}"))
+
+
+def _holds(rows: Iterable[Any], keys: Set[str]) -> bool:
+    """Whether each is an object with these keys."""
+    return all(isinstance(row, dict) and row.keys() >= keys for row in rows)
+
+
+def _differing(now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
+    """The keys in which they differ, in words."""
+    return ", ".join(sorted(key for key in {*now, *then} if now.get(key) != then.get(key)))

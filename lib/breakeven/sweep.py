@@ -6,20 +6,22 @@ that a sweep that was cut off goes on where it stopped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from breakeven import attach, cluster, costs, preflight, search
+from breakeven import attach, cluster, costs, forecast, preflight, search, unlaunched
 from breakeven.config import SweepSettings
-from breakeven.design import Arm, Launch, plan_arms, plan_launches
+from breakeven.design import Arm, Launch, Variant, plan_arms, plan_launches
 from breakeven.errors import UserError
 from breakeven.launching import Serving, end_leftovers
-from breakeven.measuring import Measurement, Workload, pinned_length
+from breakeven.measuring import MOST_ATTEMPTS, Measurement, Workload, lost_connection, pinned_length
 from breakeven.store import Store
 
 Say = Callable[[str], None]
+Measure = Callable[[Launch], list[dict[str, Any]]]
 
 COLUMNS = {
     "order": "order",
@@ -50,9 +52,13 @@ def plan(settings: SweepSettings) -> list[Launch]:
 def run_sweep(settings: SweepSettings, run_dir: Path, say: Say = print) -> dict[str, Any]:
     """Measure every launch that the run folder does not hold yet; returns what ``cells.json`` holds.
 
-    A launch that fails is a row with its failure class; the sweep goes on. Raises UserError when the folder holds
-    another sweep's results (with ``resume``), and RuntimeError when no launch of a baseline succeeded.
+    A launch that fails is a row with its failure class; the sweep goes on. One that was lost with the connection to
+    its host is made again. Raises UserError when the folder holds another sweep's results (with ``resume``),
+    ConnectionError when the host is out of reach, and RuntimeError when no launch of a baseline succeeded.
     """
+    if not unlaunched.serves(settings):
+        return unlaunched.SWEEP
+    began = time.monotonic()
     settings = attach.as_it_runs(settings, say)
     launches = plan(settings)
     if settings.workers and settings.search:
@@ -68,13 +74,52 @@ def run_sweep(settings: SweepSettings, run_dir: Path, say: Say = print) -> dict[
     if settings.workers:
         cluster.measure_all(settings, launches, workload, store, run_dir, say)
     else:
-        chosen = _searched(settings, launches, store, say) if settings.search else _grid(launches, store, say)
-        for launch in chosen:
-            store.add(launch, measurement.run(launch))
+        measure = foretold(measurement.run, launches[0].arm.variant, run_dir)
+        made = measure_all(settings, launches, store, measure, say)
+        store.account(time.monotonic() - began, made)
     if not any(row["drafter"] == "none" and row["status"] == "ok" for row in store.rows):
         failure = next(row["failure"] for row in store.rows if row["drafter"] == "none")
         raise RuntimeError(f"the baseline could not be measured: {failure['class']}: {failure['text']}")
     return store.content()
+
+
+def foretold(measure: Measure, first: Variant, run_dir: Path) -> Measure:
+    """The same; before the first launch of another variant, what fusing will bring is written down, if it can be."""
+
+    def foretell_and_measure(launch: Launch) -> list[dict[str, Any]]:
+        is_due = launch.arm.variant != first and not (run_dir / forecast.FILE).exists()
+        if is_due and (run_dir / "allreduce.json").exists() and (run_dir / "cells.json").exists():
+            forecast.write(run_dir)
+        return measure(launch)
+
+    return foretell_and_measure
+
+
+def measure_all(
+    settings: SweepSettings, launches: Sequence[Launch], store: Store, measure: Measure, say: Say
+) -> list[str]:
+    """Measure what the store does not hold, one launch after the other; each is stored before the next is chosen.
+
+    ``measure`` gives the rows of a launch. Returns the names of the launches that were made.
+    """
+    chosen = _searched(settings, launches, store, say) if settings.search else _grid(launches, store, say)
+    made = []
+    for launch in chosen:
+        rows = _connected(launch, measure, say)
+        store.add(launch, rows)
+        made.append(rows[0]["launch"])
+    return made
+
+
+def _connected(launch: Launch, measure: Measure, say: Say) -> list[dict[str, Any]]:
+    """The rows of a launch. What was lost with the connection tells nothing of it, so that it is measured again."""
+    for _ in range(MOST_ATTEMPTS):
+        rows = measure(launch)
+        lost = lost_connection(rows)
+        if lost is None:
+            return rows
+        say(f"{launch.key}: {lost}; it is measured again")
+    raise ConnectionError(f"{launch.key} lost its connection {MOST_ATTEMPTS} times; the last: {lost}")
 
 
 def _plan(settings: SweepSettings) -> dict[str, Any]:
@@ -153,8 +198,18 @@ def results_of(store: Store) -> list[search.Result]:
             histograms = [each["correct_drafts_histogram"] for each in mine]
             tokens = [each["completion_tokens"] - 1 for each in mine]
             lengths = tuple(float(x) for x in costs.accept_length_by_chain_over_requests(histograms, tokens))
-        result = search.Result(row["arm"], row["restart"], row["condition"], row["tok_s"], row.get("cycle_ms"), lengths)
-        results.append(result)
+        results.append(
+            search.Result(
+                row["arm"],
+                row["restart"],
+                row["condition"],
+                row["tok_s"],
+                row.get("cycle_ms"),
+                lengths,
+                row["concurrency"],
+                {int(rows): ms for rows, ms in row.get("forward_ms", {}).items()},
+            )
+        )
     return results
 
 
@@ -174,6 +229,8 @@ def canary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 def plan_in_words(settings: SweepSettings) -> str:
     """What will be launched, in which order, in a sentence."""
+    if not unlaunched.serves(settings):
+        return unlaunched.WORDS
     launches = plan(settings)
     servers = f"{len({each.arm.name for each in launches})} servers to compare, {settings.restarts} restarts"
     if settings.search:
@@ -183,6 +240,8 @@ def plan_in_words(settings: SweepSettings) -> str:
 
 def findings(result: dict[str, Any]) -> list[str]:
     """The findings of notebook 04 in words: rates and their spread over restarts, no verdicts yet."""
+    if not result["cells"]:
+        return [unlaunched.WORDS]
     sentences = []
     for name in dict.fromkeys(row["cell"] for row in result["cells"]):
         rates = [row["tok_s"] for row in result["cells"] if row["cell"] == name and row.get("tok_s")]
@@ -193,5 +252,11 @@ def findings(result: dict[str, Any]) -> list[str]:
     if left_out:
         sentences.append(
             f"Left unmeasured, because they could not win: {', '.join(each['cell'] for each in left_out)}."
+        )
+    if spent := result.get("time"):
+        sentences.append(
+            f"Of {spent['whole_s']:.0f} s, starting servers took {spent['starting_s']:.0f}, measuring "
+            f"{spent['measuring_s']:.0f}, stopping servers {spent['stopping_s']:.0f}, failed launches "
+            f"{spent['failed_s']:.0f}; {spent['own_s'] / spent['whole_s']:.1%} were the suite's own."
         )
     return [*sentences, "Whether a difference is more than noise, notebook 5 decides."]

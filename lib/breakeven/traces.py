@@ -276,6 +276,9 @@ def _work_by_kind(parts: list[_Part]) -> dict[str, dict[str, float]]:
 def host_cycle(trace: Trace) -> dict[str, float]:
     """The mean period of the target's forwards on the host: ``cycle_ms`` over ``n`` cycles without a prefill.
 
+    ``operator_us`` is the median length of an operator that the host ran, a yardstick of its speed: the same server
+    runs the same operators, and where they take longer the host itself is slower (0 where none was recorded).
+
     In a steady state the host starts a cycle as often as the device ends one. A window without the device's side
     stretches this least: recording its kernels pulls those of a CUDA graph apart. The first quarter of the window is
     left out, in which the host still runs ahead. Raises UserError when the trace holds no whole cycle.
@@ -291,7 +294,9 @@ def host_cycle(trace: Trace) -> dict[str, float]:
     if not periods_us:
         raise UserError("the trace holds no whole cycle; profile at least three decode steps without a new request")
     steady_us = periods_us[len(periods_us) // 4 :]
-    return {"cycle_ms": statistics.mean(steady_us) / 1000, "n": len(steady_us)}
+    operators_us = [span.end_us - span.start_us for span, _ in trace.work] if trace.device == "cpu" else []
+    operator_us = statistics.median(operators_us) if operators_us else 0.0
+    return {"cycle_ms": statistics.mean(steady_us) / 1000, "n": len(steady_us), "operator_us": operator_us}
 
 
 def against_log(parts: dict[str, Any], cycle_ms: float) -> dict[str, float]:

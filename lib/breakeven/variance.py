@@ -28,7 +28,13 @@ ASSUMED_LAUNCH_SD = 0.02
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its confidence interval, how it was made, and what it rests on."""
+    """A figure with its confidence interval, how it was made, and what it rests on.
+
+    ``low`` to ``high`` is the interval that a verdict rests on: wide enough for all comparisons made together.
+    ``low_alone`` to ``high_alone`` is that of this figure by itself, the one whose coverage is ``level``; for a figure
+    without a verdict the two are one. ``too_few``: why the interval says nothing and is not to be shown; empty where it
+    does.
+    """
 
     estimate: float
     low: float
@@ -37,6 +43,9 @@ class Interval:
     method: str
     restarts: int
     prompts: int
+    too_few: str = ""
+    low_alone: float | None = None
+    high_alone: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -212,11 +221,19 @@ def single_spread(
     return Spread((*parts, prompt_component(influence, strata)))
 
 
-def holm(p_values: Sequence[float]) -> np.ndarray:
-    """Holm's step-down adjustment: comparisons whose adjusted value is below 1 - level hold together at that level."""
+def holm(p_values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Holm's step-down adjustment: comparisons whose adjusted value is below 1 - level hold together at that level.
+
+    The second array says by how much each p value was multiplied. An interval at level ``1 - (1 - level) / factor``
+    excludes "no difference" exactly where the adjusted value is below ``1 - level``.
+    """
     order = np.argsort(p_values)
     count = len(p_values)
-    adjusted = np.maximum.accumulate((count - np.arange(count)) * np.asarray(p_values)[order])
-    result = np.empty(count)
-    result[order] = np.minimum(adjusted, 1.0)
-    return result
+    in_order = np.asarray(p_values, dtype=float)[order]
+    steps = count - np.arange(count, dtype=float)
+    adjusted = np.maximum.accumulate(steps * in_order)
+    known = in_order > 0
+    factors = np.where(known, adjusted / np.where(known, in_order, 1.0), steps)
+    result, factor = np.empty(count), np.empty(count)
+    result[order], factor[order] = np.minimum(adjusted, 1.0), factors
+    return result, factor

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from breakeven import costs
 from breakeven.errors import UserError
 
-Evidence = Literal["measured", "modelled", "reported"]
+Evidence = Literal["measured", "modelled", "reported", "assumed"]
+"""``assumed``: modelled on a reported figure that can't be true."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,11 @@ def _row(before: Point, after: Point, name: str, evidence: str) -> dict[str, Any
 def smallest_change_that_pays(point: Point) -> list[dict[str, Any]]:
     """Per lever, the least change that brings the speed-up to 1, everything else as it is.
 
-    Rows: lever, needed (in ``unit``; negative: how much may be lost before it stops paying), reachable (False where no
-    amount does, None where the part was not measured), text.
+    Rows: lever, needed (in ``unit``; negative: how much may be lost before it stops paying; None where no amount
+    brings it to 1), reachable (False where no amount does, None where the part was not measured), text.
     """
     short_ms = point.cycle_ms - point.accept_length * point.step_ms  # what the cycle is too long by
-    verb = "saved" if short_ms > 0 else "lost"
+    change = f"{short_ms:.2f} ms less" if short_ms > 0 else f"up to {-short_ms:.2f} ms more"
     verify, draft = point.verify_ms, point.draft_ms
     rows = [
         {
@@ -159,7 +160,7 @@ def smallest_change_that_pays(point: Point) -> list[dict[str, Any]]:
         "the rest of the cycle": point.cycle_ms - verify - draft if verify is not None and draft is not None else None,
     }
     for lever, most in spare.items():
-        text = f"{abs(short_ms):.2f} ms {verb} in {lever}, the baseline step untouched"
+        text = f"{change} of {lever}, the baseline step untouched"
         if most is not None and short_ms > most:
             text += f"; at most {max(most, 0):.2f} ms are there to be saved"
         reachable = None if most is None else bool(short_ms < most)
@@ -178,8 +179,10 @@ def _forward_lever(point: Point, short_ms: float) -> dict[str, Any]:
         )
         return lever | {"needed": None, "reachable": False, "text": text}
     limit = -short_ms / (point.accept_length - 1) if point.accept_length > 1 else math.inf
-    text = f"it pays, until a target forward is faster by {limit:.2f} ms in both arms"
-    return lever | {"needed": 0.0, "reachable": True, "text": text}
+    if limit >= point.step_ms:
+        return lever | {"needed": None, "reachable": True, "text": "it pays however fast a target forward gets"}
+    text = f"it pays until a target forward is faster by {limit:.2f} ms in both arms"
+    return lever | {"needed": -limit, "reachable": True, "text": text}
 
 
 def tornado(
@@ -188,7 +191,7 @@ def tornado(
     """What moves the answer most: the speed-up with one quantity at a time at its low and its high value.
 
     ``ranges`` gives (low, high) by name (an interval, say); others are taken ± ``share``. Names: accept_length,
-    step_ms, target_forward (verify and step by the same ms; its range is that of the step), and verify_ms, draft_ms,
+    step_ms, target_forward (verify and step by the same share; its range is that of the step), and verify_ms, draft_ms,
     other_ms where the parts are known, else cycle_ms. Widest swing first. Raises UserError for another name.
     """
     values = {"accept_length": point.accept_length, "step_ms": point.step_ms, "target_forward": point.step_ms}
@@ -219,7 +222,9 @@ def tornado(
 
 
 def _speedup_with(point: Point, name: str, more: float) -> float:
-    longer = more if name in ("cycle_ms", "verify_ms", "draft_ms", "other_ms", "target_forward") else 0.0
+    longer = more if name in ("cycle_ms", "verify_ms", "draft_ms", "other_ms") else 0.0
     slower = more if name in ("step_ms", "target_forward") else 0.0
+    if name == "target_forward":  # where the verify was not measured, it is taken for a step
+        longer = more * (point.verify_ms or point.step_ms) / point.step_ms
     length = point.accept_length + (more if name == "accept_length" else 0.0)
     return costs.speedup(length, point.cycle_ms + longer, point.step_ms + slower)

@@ -1,0 +1,105 @@
+"""Doubts about a measurement: launches that differ, slow hosts, floors that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from breakeven import analysis, arms, artifacts, cautions
+from breakeven.config import BreakEvenSettings
+from tests import synthetic
+
+
+def launch(cell: str, restart: int, tok_s: float, **values: Any) -> dict[str, Any]:
+    return {**synthetic.launch_row(cell, f"{cell}.restart{restart}.1", restart, 0), "tok_s": tok_s, **values}
+
+
+CELLS = [
+    launch("baseline", 0, 62.0), launch("baseline", 1, 61.0), launch("baseline-again", 0, 55.0),
+    launch("ngram-d4", 0, 80.0), launch("ngram-d4", 1, 81.0),
+]  # fmt: skip
+
+
+def codes(warnings: list[dict[str, str]]) -> dict[str, str]:
+    return {each["code"]: each["text"] for each in warnings}
+
+
+def warned(cells: list[dict[str, Any]], **options: Any) -> dict[str, str]:
+    warm_up = {**synthetic.request("p", "k", 2.0, 1.0, "ngram-d4"), "cell": "x", "phase": "warm-up", "restart": 0}
+    return codes(cautions.warn(pd.DataFrame([warm_up]), cells, [], **options))
+
+
+def test_both_halves_of_the_baseline_count_as_one_and_their_widest_pair_is_told() -> None:
+    noise = cautions.launch_spreads(CELLS, arms.arms_of(CELLS))
+    assert [row["cell"] for row in noise] == ["baseline", "ngram-d4"]
+    assert noise[0]["spread"] == pytest.approx(62 / 55 - 1)
+    text = warned(CELLS, noise=noise)["launches-differ"]
+    assert "baseline by 12.7% (55.0 to 62.0 tok/s per stream on 3 servers)" in text and "ngram" not in text.lower()
+
+
+def test_quiet_launches_are_no_warning() -> None:
+    quiet = [launch("baseline", 0, 62.0), launch("baseline", 1, 61.5)]
+    assert "launches-differ" not in warned(quiet, noise=cautions.launch_spreads(quiet, arms.arms_of(quiet)))
+
+
+def test_an_effect_smaller_than_launches_differ_by_is_named() -> None:
+    noise = [{"drafter": "baseline", "spread": 0.2, "rates": "r"}]
+    row = {"drafter": "X", "speedup": {"estimate": 1.1}, "verdict": "pays"}
+    (found,) = cautions._launches_differ(noise, [row])
+    assert "what is claimed of X is less than that" in found["text"]
+
+
+def test_a_floor_above_the_step_is_a_warning_with_its_reason() -> None:
+    assert warned([], floors=[{"above_step": True, "how": "because"}])["floor-above-step"] == "because"
+    assert "floor-above-step" not in warned([], floors=[{"above_step": False, "how": "h"}])
+
+
+def test_a_launch_on_a_slower_host_is_named_as_people_count() -> None:
+    slow = [launch("ngram-d4", 0, 80.0, profile={"host_operator_us": 4.6}),
+            launch("ngram-d4", 1, 60.0, profile={"host_operator_us": 9.2})]  # fmt: skip
+    text = warned(slow)["slow-host"]
+    assert text.startswith("ngram-d4, restart 2:") and "9.2 µs" in text
+    slow[1]["profile"]["host_operator_us"] = 5.0
+    assert "slow-host" not in warned(slow)
+
+
+def test_two_estimates_of_a_cycle_that_differ_are_a_warning() -> None:
+    cells = [launch("ngram-d4", 0, 80.0, profile={"untraced": {"off": 0.08}})]
+    assert "differ by 8.0%" in warned(cells)["cycle-estimates-differ"]
+    cells[0]["profile"]["untraced"]["off"] = -0.01
+    assert "cycle-estimates-differ" not in warned(cells)
+
+
+def test_arms_left_to_a_prediction_are_those_that_were_not_measured(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["predictions"] = [
+        {"arm": arm, "condition": "", "source": source, "tok_s_at_best": 21.5}
+        for arm, source in (("ngram-d4", "measured"), ("ngram-d3", "interpolated"))
+    ]
+    artifacts.write_json(tmp_path / "cells.json", content)
+    result = analysis.analyse(analysis.load(tmp_path), BreakEvenSettings())
+    assert [row["arm"] for row in result["predictions"]] == ["ngram-d3"]
+    assert "what could not win was not launched (ngram-d3, at best 21.5 tok/s)" in result["answer"]["how"]
+
+
+def test_a_request_that_something_else_slowed_down_is_named(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)})
+    rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
+    assert "disturbed-requests" not in codes(list(cautions._disturbed(pd.DataFrame(rows))))
+    slow = next(row for row in rows if (row["cell"], row["restart"]) == ("ngram-d4", 1))
+    slow["decode_s"] *= 1.8
+    text = codes(list(cautions._disturbed(pd.DataFrame(rows))))["disturbed-requests"]
+    assert "ngram-d4, restart 2, prompt code edit-0 1.8 times" in text
+
+
+def test_a_cycle_that_falls_with_the_length_of_the_draft_is_a_warning(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path / "a", {"ngram-d4": (2.0, 1.8), "ngram-d6": (2.0, 1.5)}, noise=0.0)
+    warnings = codes(analysis.analyse(analysis.load(tmp_path / "a"), BreakEvenSettings())["warnings"])
+    assert "NGRAM with 6 draft tokens 17% below NGRAM with 4" in warnings["cycle-falls-with-length"]
+    synthetic.sweep(tmp_path / "b", {"ngram-d4": (2.0, 1.5), "ngram-d6": (2.0, 1.8)}, noise=0.0)
+    warnings = codes(analysis.analyse(analysis.load(tmp_path / "b"), BreakEvenSettings())["warnings"])
+    assert "cycle-falls-with-length" not in warnings

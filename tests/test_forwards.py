@@ -1,0 +1,88 @@
+"""The target's forward by its rows: which rows matter, and that a step is read at the right number in flight."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from breakeven import forwards, search, workload
+from breakeven.design import plan_arms
+
+ARMS = plan_arms(
+    [
+        {"algorithm": "NGRAM", "draft_tokens": [2, 4], "breadth": 1},
+        {"algorithm": "EAGLE3", "model": "head", "steps": [1, 5], "topk": 1},
+        {"algorithm": "EAGLE3", "model": "head", "steps": 3, "topk": 4, "draft_tokens": 16},
+    ]
+)
+
+
+def test_rows_are_those_of_the_chains_for_every_number_of_streams() -> None:
+    assert forwards.wanted_rows(ARMS, [1], 8) == [2, 4, 6]
+    assert forwards.wanted_rows(ARMS, [1, 4], 16) == [2, 4, 6, 8, 16]
+
+
+@pytest.mark.parametrize(
+    ("effective", "rows"),
+    [
+        ({"cuda_graph_disabled": True, "cuda_graph_batch_sizes": []}, [2, 3, 6]),
+        ({"cuda_graph_disabled": False, "cuda_graph_batch_sizes": [1, 2, 4, 8, 16]}, [2, 4, 8]),
+        ({"cuda_graph_disabled": False, "cuda_graph_batch_sizes": [1, 2, 4, 8], "max_running_requests": 4}, [2, 4]),
+    ],
+)
+def test_a_server_that_pads_is_asked_for_what_it_captured(effective: dict[str, Any], rows: list[int]) -> None:
+    assert forwards.runnable_rows([2, 3, 6], effective) == rows
+
+
+class Stepping:
+    """Answers after a while, with the decode time of a server whose step takes 10 ms and 1 ms per request in flight."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._lock = threading.Lock()
+        self.sent: list[int] = []
+
+    def generate(self, prompt: workload.Prompt, *, baseline: bool, temperature: float) -> dict[str, Any]:
+        assert baseline
+        with self._lock:
+            self._inside += 1
+            self.sent.append(prompt.max_new_tokens)
+        time.sleep(0.05)
+        with self._lock:
+            step_s = (10 + self._inside) / 1000
+        time.sleep(0.05)
+        with self._lock:
+            self._inside -= 1
+        return {"prompt_id": prompt.id, "completion_tokens": 33, "decode_s": 32 * step_s, "error": None}
+
+
+def test_a_step_is_told_by_the_number_of_requests_in_flight() -> None:
+    server = Stepping()
+    prompts = [workload.Prompt(str(i), "any", f"text {i}", 200) for i in range(3)]
+    told = forwards.measure(server, prompts, [1, 2, 5])  # type: ignore[arg-type]
+    assert told == {"1": pytest.approx(11.0), "2": pytest.approx(12.0), "5": pytest.approx(15.0)}
+    assert max(server.sent) == forwards.ANSWER_TOKENS
+
+
+def test_answers_that_are_too_short_to_tell_are_left_out() -> None:
+    class Curt(Stepping):
+        def generate(self, prompt: workload.Prompt, *, baseline: bool, temperature: float) -> dict[str, Any]:
+            return super().generate(prompt, baseline=baseline, temperature=temperature) | {"completion_tokens": 2}
+
+    assert forwards.measure(Curt(), [workload.Prompt("a", "any", "text", 9)], [2]) == {}  # type: ignore[arg-type]
+
+
+def test_a_search_reads_between_measured_rows_and_not_beyond() -> None:
+    arms = [search.Candidate(f"eagle-{k}", "eagle", "eagle", k) for k in (1, 2, 4)]
+    lengths = (1.0, 1.5, 1.8, 1.9, 2.0)
+    results = [
+        search.Result("baseline", 0, "", 50.0, forward_ms={2: 20.0, 4: 22.0, 6: 30.0}),
+        search.Result("eagle-4", 0, "", 50.0, 40.0, lengths),
+    ]
+    told = {each.arm: each for each in search.outlook(arms, results)}
+    # five rows lie between four and six: 26 ms, so that 14 ms are the rest; of two drafts between 7 and 14
+    assert told["eagle-2"].cycle_ms == pytest.approx(21.0 + (7 + 14) / 2)
+    assert told["eagle-2"].tok_s_at_best == pytest.approx(1800 / ((21.0 + 7) * (1 - search.MARGIN_OF_REST)))

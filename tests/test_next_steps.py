@@ -1,0 +1,68 @@
+"""What to do next: one list, led by the measurement that would decide while the verdict is open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breakeven import analysis, artifacts, next_steps
+from breakeven.config import BreakEvenSettings
+from tests import synthetic
+
+
+def analyse(run_dir: Path) -> dict[str, Any]:
+    return analysis.analyse(analysis.load(run_dir), BreakEvenSettings())
+
+
+def test_a_decided_answer_is_used_first_and_then_improved(tmp_path: Path) -> None:
+    steps = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)}))["next_steps"]
+    assert steps[0]["step"] == "Serve with NGRAM with 4 draft tokens" and steps[0]["brings"].startswith("+")
+    assert [row["kind"] for row in steps[1:]] == ["change"] * (len(steps) - 1) and len(steps) > 1
+
+
+def test_where_speculation_loses_the_first_step_is_to_leave_it_off(tmp_path: Path) -> None:
+    steps = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (1.1, 1.4)}))["next_steps"]
+    assert steps[0]["step"] == "Serve without speculation"
+
+
+def test_an_open_verdict_is_led_by_the_measurement_that_would_decide_it(tmp_path: Path) -> None:
+    result = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (1.3, 1.25)}, noise=0.03, restarts=2))
+    best, first = result["answer"]["best"], result["next_steps"][0]
+    assert first["kind"] == "measure" and best["verdict"] == "not-distinguishable"
+    assert best["repeats_to_decide"] and f"restarts={best['repeats_to_decide']}" in first["how"]
+
+
+def test_where_prompts_make_it_open_more_prompts_come_first(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.4)}, noise=0.002)
+    rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
+    for row in rows:
+        if row["cell"] == "ngram-d4":
+            row["decode_s"] *= 0.5 + (int(row["prompt_id"].rpartition("-")[2]) % 4) * 0.5
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "prompts of these kinds" in analyse(tmp_path)["next_steps"][0]["step"]
+
+
+def test_loud_launches_are_looked_into_while_the_verdict_is_open() -> None:
+    noise = [{"cell": "x", "drafter": "X", "spread": 0.36, "rates": "243, 332 tok/s per stream"}]
+    pinned = {"accept_length_pinned": 2.0, "break_even": {"estimate": 1.2}}
+    steps = next_steps.next_steps({"best": None}, [pinned], None, None, {"random_weights": True}, noise=noise)
+    assert [row["step"].partition(" in the same")[0] for row in steps] == [
+        "Measure the accept length", "Find out why launches of X differ by 36%",
+    ]  # fmt: skip
+    assert "trained weights" in steps[0]["step"] and "243, 332" in steps[1]["brings"]
+
+
+@pytest.mark.parametrize("left_out", [[], [{"option": "o", "why": "measured, -6.4%"}]])
+def test_what_is_not_ranked_stands_in_one_line(left_out: list[dict[str, str]]) -> None:
+    text = next_steps.left_out_in_words({"left_out": left_out})
+    assert text == ("Left out, since nothing is likely to be gained: o (measured, -6.4%)." if left_out else "")
+
+
+def test_arms_that_cant_be_told_from_the_best_are_named_where_it_is_recommended(tmp_path: Path) -> None:
+    cells = {"ngram-d4": (2.0, 1.25), "ngram-d6": (2.0, 1.25), "ngram-d8": (2.0, 1.7)}
+    first = analyse(synthetic.sweep(tmp_path, cells, seed=3))["next_steps"][0]
+    rival = {"4": "6", "6": "4"}[first["step"].split()[4]]
+    assert f"not shown to be faster than NGRAM with {rival} draft tokens, so" in first["brings"]
