@@ -26,8 +26,8 @@ import httpx
 
 from breakeven import workload
 from breakeven.config import SweepSettings
-from breakeven.design import Arm
-from breakeven.launching import Serving
+from breakeven.launch.design import Arm
+from breakeven.launch.serving import Serving
 from breakeven.server import Drafter
 
 

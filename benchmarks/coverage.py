@@ -18,9 +18,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from breakeven import costs, simulate, stats
-from breakeven.simulate import AGAIN, BASELINE, World
-from breakeven.whatif import Point, apply, target_forward
+from breakeven import stats
+from breakeven.costs import formulas
+from breakeven.costs.whatif import Point, apply, target_forward
+from breakeven.stats import simulate
+from breakeven.stats.simulate import AGAIN, BASELINE, World
 
 RESTARTS = (2, 3, 4, 6)
 WORLDS = {
@@ -108,11 +110,11 @@ def predict(world: World, restarts: int, rng: np.random.Generator) -> list[dict[
         ]
 
     longest = samples[samples["cell"] == f"chain-{max(RUN_FOR_PREDICTION)}"]
-    lengths = costs.accept_length_by_chain_over_requests(
+    lengths = formulas.accept_length_by_chain_over_requests(
         longest["correct_drafts_histogram"].tolist(), (longest["completion_tokens"] - 1).tolist()
     )
     measured_cycle = {chain: cells.loc[f"chain-{chain}", "cycle_ms"] for chain in RUN_FOR_PREDICTION}
-    for chain in costs.chain_table(lengths, measured_cycle, step_ms):
+    for chain in formulas.chain_table(lengths, measured_cycle, step_ms):
         true = now.loc[f"chain-{chain.draft_tokens}"]
         rows.append({"prediction": "AL of a shorter chain", "error": chain.accept_length / true["accept_length"] - 1})
         assert chain.spec_tok_s is not None

@@ -29,7 +29,7 @@ from typing import Any
 from breakeven import server, workload
 from breakeven.embedded import engine
 from breakeven.embedded.model import ensure_model
-from breakeven.prompts import WARM_UP, Prompt, load_prompts
+from breakeven.workload.prompts import WARM_UP, Prompt, load_prompts
 
 NGRAM = server.Drafter("NGRAM", draft_tokens=4, breadth=1)
 

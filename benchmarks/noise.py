@@ -27,11 +27,11 @@ import psutil
 
 from breakeven import stats
 from breakeven.config import SweepSettings
-from breakeven.design import Arm, Condition, Launch
-from breakeven.launching import Serving
-from breakeven.measuring import Measurement, Workload
+from breakeven.launch.design import Arm, Condition, Launch
+from breakeven.launch.serving import Serving
 from breakeven.server import Server
-from breakeven.store import Store
+from breakeven.sweep.measuring import Measurement, Workload
+from breakeven.sweep.store import Store
 
 PERIOD_S = 0.1
 SWEEPS = 200

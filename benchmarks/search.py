@@ -14,10 +14,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from breakeven import artifacts, search, sweep
+from breakeven import artifacts, sweep
 from breakeven.config import SweepSettings
-from breakeven.design import plan_arms
-from breakeven.store import Store
+from breakeven.launch.design import plan_arms
+from breakeven.sweep import search
+from breakeven.sweep.store import Store
 
 
 def replay(run_dir: Path, restarts: int | None, backwards: bool, forwards: Path | None) -> str:

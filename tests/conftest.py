@@ -16,8 +16,8 @@ import nbformat
 import pytest
 
 from breakeven import artifacts, config
-from breakeven.command import LaunchSpec
 from breakeven.server import Server, launch
+from breakeven.server.command import LaunchSpec
 
 ROOT = Path(__file__).parents[1]
 Suite = Callable[..., Path]

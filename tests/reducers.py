@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from breakeven.reducers import TorchReducer
+from breakeven.collectives.reducers import TorchReducer
 
 
 class HalfTheSum(TorchReducer):

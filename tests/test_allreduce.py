@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import allreduce, artifacts
-from breakeven.allreduce import ALLREDUCE, WITH_NORM, Setting
+from breakeven import artifacts
+from breakeven.collectives import allreduce
+from breakeven.collectives.allreduce import ALLREDUCE, WITH_NORM, Setting
 from breakeven.errors import UserError
 
 pytestmark = pytest.mark.process

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, artifacts, plots
+from breakeven import analysis, artifacts
 from breakeven.config import BreakEvenSettings
+from breakeven.display import plots
 from breakeven.errors import UserError
 from tests import synthetic
 

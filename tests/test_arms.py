@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, arms, artifacts
+from breakeven import analysis, artifacts
+from breakeven.analysis import arms
 from breakeven.config import BreakEvenSettings
 from tests import synthetic
 

@@ -16,11 +16,12 @@ from typing import ClassVar
 
 import pytest
 
-from breakeven import attach, config, launch_proof, reach, readiness
+from breakeven import config
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL
-from breakeven.launching import Serving
-from breakeven.server import LaunchFailure
+from breakeven.launch import proof, reach
+from breakeven.launch.serving import Serving
+from breakeven.server import LaunchFailure, attach, readiness
 from tests.conftest import Suite, run_cli
 from tests.stand_in import lay_out_stand_in
 
@@ -142,11 +143,11 @@ def test_the_suite_serves_through_it_and_says_what_it_can_not_change(
             host=f"attach:{url}", model=str(tmp_path / "model"), server_flags=["--x"], use_overlay=True
         )
         serving = Serving.prepare(settings, tmp_path)
-        known = launch_proof.preflight_of(serving)
+        known = proof.preflight_of(serving)
         assert "server_flags, use_overlay" in known[-1].found
-        record = launch_proof.prove(serving, known, lambda text: None)
-    assert "was running already" in launch_proof.in_words(record)
-    assert "left running" in launch_proof.findings(record)[0]
+        record = proof.prove(serving, known, lambda text: None)
+    assert "was running already" in proof.in_words(record)
+    assert "left running" in proof.findings(record)[0]
 
 
 def test_a_sweep_measures_what_runs_and_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from breakeven import analysis, arms, artifacts, cautions
+from breakeven import analysis, artifacts
+from breakeven.analysis import arms, cautions
 from breakeven.config import BreakEvenSettings
 from tests import synthetic
 

@@ -18,13 +18,14 @@ from typing import Any
 import psutil
 import pytest
 
-from breakeven import artifacts, cluster, config, sweep
+from breakeven import artifacts, config, sweep
 from breakeven.config import SweepSettings
-from breakeven.design import Arm, Launch
 from breakeven.errors import UserError
-from breakeven.measuring import Workload
-from breakeven.prompts import Prompt
-from breakeven.store import Store
+from breakeven.launch.design import Arm, Launch
+from breakeven.sweep import cluster
+from breakeven.sweep.measuring import Workload
+from breakeven.sweep.store import Store
+from breakeven.workload.prompts import Prompt
 from tests import verdicts
 from tests.conftest import ROOT
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import costs, plan, whatif
+from breakeven.costs import formulas, plan, whatif
+from breakeven.costs.whatif import Change, Point, target_forward
 from breakeven.errors import UserError
-from breakeven.whatif import Change, Point, target_forward
 
 positive = st.floats(0.1, 1e4)
 probability = st.floats(0.0, 1.0)
@@ -21,25 +21,25 @@ STORY = Point(accept_length=2.0, cycle_ms=1000 * 2 / 60, step_ms=1000 / 82, veri
     ("cycle_ms", "base_tok_s", "accept_length"), [(30, 82, 2.46), (28, 82, 2.30), (22, 82, 1.80), (6.56, 206, 1.35)]
 )
 def test_break_even_of_published_figures(cycle_ms: float, base_tok_s: float, accept_length: float) -> None:
-    step_ms = costs.baseline_step_ms(1, base_tok_s)
-    assert round(costs.break_even_accept_length(cycle_ms, step_ms), 2) == accept_length
+    step_ms = formulas.baseline_step_ms(1, base_tok_s)
+    assert round(formulas.break_even_accept_length(cycle_ms, step_ms), 2) == accept_length
 
 
 def test_the_cycle_that_a_rate_implies() -> None:
-    assert costs.cycle_ms(1, 2.0, 60) == pytest.approx(33.3, abs=0.05)
-    assert costs.cycle_ms(64, 2.43, 2339) == pytest.approx(66.49, abs=0.005)
+    assert formulas.cycle_ms(1, 2.0, 60) == pytest.approx(33.3, abs=0.05)
+    assert formulas.cycle_ms(64, 2.43, 2339) == pytest.approx(66.49, abs=0.005)
 
 
 @given(batch=positive, length=st.floats(1, 16), rate=positive, base=positive)
 def test_speedup_is_the_ratio_of_rates_and_one_at_break_even(
     batch: float, length: float, rate: float, base: float
 ) -> None:
-    cycle, step = costs.cycle_ms(batch, length, rate), costs.baseline_step_ms(batch, base)
-    needed = costs.break_even_accept_length(cycle, step)
-    assert costs.speedup(length, cycle, step) == pytest.approx(rate / base)
-    assert costs.speedup(needed, cycle, step) == pytest.approx(1)
-    assert costs.spec_tok_s(batch, length, cycle) == pytest.approx(rate)
-    assert costs.accept_length(batch, rate, cycle) == pytest.approx(length)
+    cycle, step = formulas.cycle_ms(batch, length, rate), formulas.baseline_step_ms(batch, base)
+    needed = formulas.break_even_accept_length(cycle, step)
+    assert formulas.speedup(length, cycle, step) == pytest.approx(rate / base)
+    assert formulas.speedup(needed, cycle, step) == pytest.approx(1)
+    assert formulas.spec_tok_s(batch, length, cycle) == pytest.approx(rate)
+    assert formulas.accept_length(batch, rate, cycle) == pytest.approx(length)
 
 
 @given(cycle=st.floats(11, 100), step=st.floats(5, 10), saved=st.floats(0.01, 4))
@@ -53,74 +53,74 @@ def test_a_faster_target_forward_raises_break_even_while_both_rates_rise(
 
 def test_a_saving_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves nothing"):
-        costs.break_even_after(30, 12, 5, 12)
+        formulas.break_even_after(30, 12, 5, 12)
 
 
 def test_shorter_chains_from_the_histogram_of_correct_drafts() -> None:
     # 26 tokens in 7 verifies, one of them with no draft right and six with three.
-    assert costs.accept_length_by_chain([1, 0, 0, 6]) == pytest.approx([1, 1 + 6 / 7, 1 + 12 / 7, 1 + 18 / 7])
-    assert costs.acceptance_by_position([1, 0, 0, 6]) == pytest.approx([6 / 7, 1, 1])
-    assert costs.accept_length_by_chain([25]) == pytest.approx([1])
-    assert np.isnan(costs.acceptance_by_position([3, 0, 0])[1])
+    assert formulas.accept_length_by_chain([1, 0, 0, 6]) == pytest.approx([1, 1 + 6 / 7, 1 + 12 / 7, 1 + 18 / 7])
+    assert formulas.acceptance_by_position([1, 0, 0, 6]) == pytest.approx([6 / 7, 1, 1])
+    assert formulas.accept_length_by_chain([25]) == pytest.approx([1])
+    assert np.isnan(formulas.acceptance_by_position([3, 0, 0])[1])
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(any))
 def test_chains_grow_with_length_and_never_beyond_it(histogram: list[int]) -> None:
-    lengths = costs.accept_length_by_chain(histogram)
+    lengths = formulas.accept_length_by_chain(histogram)
     assert np.all(np.diff(lengths) >= -1e-12) and np.all(np.diff(lengths) <= 1 + 1e-12)
     assert lengths[-1] == pytest.approx(1 + np.average(np.arange(len(histogram)), weights=histogram))
 
 
 def test_a_workload_weighs_prompts_by_the_verifies_of_the_chain_asked_for() -> None:
     easy, hard = [0, 0, 0, 25], [100, 0, 0, 0]  # 100 tokens each: 25 verifies at AL 4, 100 at AL 1
-    lengths = costs.accept_length_by_chain_over_requests([easy, hard], [100, 100])
+    lengths = formulas.accept_length_by_chain_over_requests([easy, hard], [100, 100])
     assert lengths == pytest.approx([1, 200 / 150, 200 / (100 / 3 + 100), 200 / 125])
-    assert costs.accept_length_by_chain(np.add(easy, hard))[1] == pytest.approx(1.2)  # what pooling would have said
-    mixed = costs.accept_length_by_chain_over_requests([[1, 1], [0, 0, 2]], [3, 6])  # different lengths
+    assert formulas.accept_length_by_chain(np.add(easy, hard))[1] == pytest.approx(1.2)  # what pooling would have said
+    mixed = formulas.accept_length_by_chain_over_requests([[1, 1], [0, 0, 2]], [3, 6])  # different lengths
     assert len(mixed) == 3
 
 
 @pytest.mark.parametrize("histogram", [[], [0, 0], [1, -1], [math.nan, 1]])
 def test_a_histogram_without_counts_is_refused(histogram: list[float]) -> None:
     with pytest.raises(UserError, match="histogram of correct drafts"):
-        costs.accept_length_by_chain(histogram)
+        formulas.accept_length_by_chain(histogram)
 
 
 def test_one_histogram_per_request_is_needed() -> None:
     with pytest.raises(UserError, match="1 histograms of correct drafts for 2 requests"):
-        costs.accept_length_by_chain_over_requests([[1, 2]], [3, 4])
+        formulas.accept_length_by_chain_over_requests([[1, 2]], [3, 4])
 
 
 def test_theory_of_leviathan_at_its_limits() -> None:
-    assert costs.expected_accept_length(0.0, 5) == 1
-    assert costs.expected_accept_length(1.0, 5) == 6
-    assert costs.expected_accept_length(0.8, 4) == pytest.approx(1 + 0.8 + 0.64 + 0.512 + 0.4096)
-    assert costs.expected_speedup(0.8, 4, 0.0) == pytest.approx(costs.expected_accept_length(0.8, 4))
-    assert costs.expected_speedup(0.0, 4, 0.1) == pytest.approx(1 / 1.4)
-    assert costs.expected_tree_speedup(3.0, 1.0, 4, 0.1) == pytest.approx(3 / 1.4)  # t(n) = 1: Leviathan's cost
+    assert formulas.expected_accept_length(0.0, 5) == 1
+    assert formulas.expected_accept_length(1.0, 5) == 6
+    assert formulas.expected_accept_length(0.8, 4) == pytest.approx(1 + 0.8 + 0.64 + 0.512 + 0.4096)
+    assert formulas.expected_speedup(0.8, 4, 0.0) == pytest.approx(formulas.expected_accept_length(0.8, 4))
+    assert formulas.expected_speedup(0.0, 4, 0.1) == pytest.approx(1 / 1.4)
+    assert formulas.expected_tree_speedup(3.0, 1.0, 4, 0.1) == pytest.approx(3 / 1.4)  # t(n) = 1: Leviathan's cost
 
 
 @given(acceptance=st.floats(0.01, 0.99), drafts=st.integers(1, 10))
 def test_required_acceptance_inverts_the_expected_length(acceptance: float, drafts: int) -> None:
-    length = costs.expected_accept_length(acceptance, drafts)
-    assert costs.required_acceptance(length, drafts) == pytest.approx(acceptance, abs=1e-6)
+    length = formulas.expected_accept_length(acceptance, drafts)
+    assert formulas.required_acceptance(length, drafts) == pytest.approx(acceptance, abs=1e-6)
 
 
 def test_required_acceptance_says_when_no_drafter_is_good_enough() -> None:
-    assert costs.required_acceptance(2.73, 1) is None
-    assert costs.required_acceptance(0.9, 3) == 0.0
+    assert formulas.required_acceptance(2.73, 1) is None
+    assert formulas.required_acceptance(0.9, 3) == 0.0
 
 
 def test_cost_between_measured_lengths_is_interpolated_and_outside_unknown() -> None:
     measured = {1: 7.3, 3: 6.56, 5: 8.0}  # one draft slower than three: curves are not monotone
-    assert costs.cost_at(measured, 3) == costs.Cost(3, 6.56, "measured")
-    assert costs.cost_at(measured, 2) == costs.Cost(2, pytest.approx(6.93), "interpolated")
-    assert costs.cost_at(measured, 6) == costs.Cost(6, None, "outside")
-    assert costs.cost_at({}, 1).source == "outside"
+    assert formulas.cost_at(measured, 3) == formulas.Cost(3, 6.56, "measured")
+    assert formulas.cost_at(measured, 2) == formulas.Cost(2, pytest.approx(6.93), "interpolated")
+    assert formulas.cost_at(measured, 6) == formulas.Cost(6, None, "outside")
+    assert formulas.cost_at({}, 1).source == "outside"
 
 
 def test_chain_table_marks_what_is_predicted() -> None:
-    rows = costs.chain_table([1, 1.6, 1.9, 2.0, 2.05], {1: 7.3, 3: 6.56}, step_ms=4.85)
+    rows = formulas.chain_table([1, 1.6, 1.9, 2.0, 2.05], {1: 7.3, 3: 6.56}, step_ms=4.85)
     assert [row.cycle_source for row in rows] == ["measured", "interpolated", "measured", "outside"]
     assert rows[2].speedup == pytest.approx(2.0 * 4.85 / 6.56)
     assert rows[3].spec_tok_s is None and rows[3].accept_length == 2.05
@@ -206,7 +206,7 @@ def test_what_is_likely_to_lose_or_not_enough_is_left_out_of_the_ranking_with_it
 
 def test_a_measured_shorter_chain_is_an_option_of_its_own() -> None:
     point = Point(accept_length=2.05, cycle_ms=8.0, step_ms=4.85)
-    chains = costs.chain_table([1, 1.6, 1.9, 2.0, 2.05], {1: 7.3, 3: 6.56, 4: 8.0}, 4.85)
+    chains = formulas.chain_table([1, 1.6, 1.9, 2.0, 2.05], {1: 7.3, 3: 6.56, 4: 8.0}, 4.85)
     rows, _ = plan.plan(point, plan.usual_options(point, chain=4, chains=chains))
     shorter = next(row for row in rows if row["option"] == "3 draft tokens instead of 4")
     assert shorter["evidence"] == "measured"

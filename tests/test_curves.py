@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven import analysis, artifacts, curve_plots, curves, cycle, plots
+from breakeven import analysis, artifacts
+from breakeven.analysis import curve_plots, curves, cycle
 from breakeven.config import BreakEvenSettings
+from breakeven.display import plots
 from tests import synthetic
 
 RATES = st.floats(0.2, 5.0)

@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from breakeven import artifacts, exports
+from breakeven import artifacts
+from breakeven.sweep import exports
 
 
 def row(cell: str, tok_s: float, steps: int | None = None, **more: Any) -> dict[str, Any]:

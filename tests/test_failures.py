@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.failure_rules import RULES
-from breakeven.failures import Classifier, Failure, classify
 from breakeven.telemetry import read_log
+from breakeven.telemetry.failure_rules import RULES
+from breakeven.telemetry.failures import Classifier, Failure, classify
 
 H200 = Path(__file__).parent / "data" / "h200-sglang-0.5.17"
 START = [

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from breakeven import artifacts, forecast, sweep
-from breakeven.allreduce_rows import WITH_NORM
-from breakeven.design import Arm, Launch, Variant
+from breakeven import artifacts
+from breakeven.collectives.rows import WITH_NORM
 from breakeven.errors import UserError
+from breakeven.launch.design import Arm, Launch, Variant
+from breakeven.sweep import forecast, running
 
 PUSH = "void all_reduce_kernel<AllReducePushImpl<__nv_bfloat16, 2u, true>>"
 LAMPORT = "allreduce_fusion_kernel_oneshot_lamport"
@@ -116,7 +117,7 @@ def test_a_sweep_writes_it_before_the_first_launch_of_another_variant_and_only_t
         artifacts.write_json(tmp_path / "cells.json", {"cells": UNFUSED})
         return []
 
-    sweep_measure = sweep.foretold(measure, unfused, tmp_path)
+    sweep_measure = running.foretold(measure, unfused, tmp_path)
     for variant in (unfused, unfused, fused):
         sweep_measure(Launch(Arm("any", None, variant), 0))
     assert seen == [False, False, True]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from breakeven import forwards, search, workload
-from breakeven.design import plan_arms
+from breakeven import workload
+from breakeven.launch.design import plan_arms
+from breakeven.sweep import forwards, search
 
 ARMS = plan_arms(
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.four_facts import ARM_COLUMNS, COLUMNS, NOT_USED, backend_of, four_facts, of_arms
+from breakeven.launch.four_facts import ARM_COLUMNS, COLUMNS, NOT_USED, backend_of, four_facts, of_arms
 
 GATES = {"arch": "sm120", "admitted": "no", "available": "yes"}
 ASKED = ["python", "-m", "sglang.launch_server", "--flashinfer-allreduce-fusion-backend", "trtllm", "--tp-size", "2"]

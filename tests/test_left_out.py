@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, artifacts, left_out
+from breakeven import analysis, artifacts
+from breakeven.analysis import left_out
 from breakeven.config import BreakEvenSettings
 from tests import synthetic
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakeven.artifacts import read_jsonl
-from breakeven.looping import is_degenerate, repetition
+from breakeven.workload.looping import is_degenerate, repetition
 
 # Answers of SmolLM2-135M-Instruct (float32, greedy): those to the shipped prompts, and loops that other prompts led to.
 ANSWERS = read_jsonl(Path(__file__).parent / "data" / "smollm2-135m-answers.jsonl")

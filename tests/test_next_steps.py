@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, artifacts, next_steps
+from breakeven import analysis, artifacts
+from breakeven.analysis import next_steps
 from breakeven.config import BreakEvenSettings
 from tests import synthetic
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, artifacts, next_steps, outlook, sliders, whatif
+from breakeven import analysis, artifacts
+from breakeven.analysis import next_steps, outlook
 from breakeven.config import BreakEvenSettings
-from breakeven.whatif import Point
+from breakeven.costs import whatif
+from breakeven.costs.whatif import Point
+from breakeven.display import sliders
 from tests import synthetic
 
 

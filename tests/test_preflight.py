@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven import gpu_checks, model_files, preflight, sweep
-from breakeven.command import Drafter, LaunchSpec, effective_drafter
+from breakeven import sweep
 from breakeven.config import SweepSettings
 from breakeven.embedded import drafter as embedded_drafter
 from breakeven.embedded import model as embedded_model
 from breakeven.errors import UserError
-from breakeven.gpu_checks import Finding
 from breakeven.hosts import LOCAL
-from breakeven.model_files import Model
+from breakeven.launch import gpu_checks, model_files, preflight
+from breakeven.launch.gpu_checks import Finding
+from breakeven.launch.model_files import Model
+from breakeven.server.command import Drafter, LaunchSpec, effective_drafter
 
 UNDERLINED = "\x1b[4m"
 PLAIN = "\x1b[0m"

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import processes, supervise
-from breakeven.supervise import BoundedLog
+from breakeven.hosts import processes, supervise
+from breakeven.hosts.supervise import BoundedLog
 
 pytestmark = pytest.mark.process
 
@@ -45,7 +45,7 @@ time.sleep(600)
 STARTER = """
 import sys, time
 from pathlib import Path
-from breakeven import processes
+from breakeven.hosts import processes
 folder = Path(sys.argv[1])
 held = processes.start(
     [sys.executable, *sys.argv[2:]], log_path=folder / "log", record_path=folder / "record.json", grace_s=1

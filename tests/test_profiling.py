@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import profiling
 from breakeven.errors import UserError
-from breakeven.profiling import Answer, untraced_cycle
-from breakeven.prompts import Prompt
+from breakeven.workload import profiling
+from breakeven.workload.profiling import Answer, untraced_cycle
+from breakeven.workload.prompts import Prompt
 
 DATA = Path(__file__).parent / "data"
 H200 = DATA / "h200-sglang-0.5.17"

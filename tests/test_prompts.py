@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
-from breakeven.prompts import MAX_PROMPT_CHARS, WARM_UP, Prompt, choose, load_prompts, warm_up
+from breakeven.workload.prompts import MAX_PROMPT_CHARS, WARM_UP, Prompt, choose, load_prompts, warm_up
 
 KINDS = ["open chat", "code edit", "rewrite with changes", "extraction", "list and table", "summary"]
 

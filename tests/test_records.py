@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import records
+from breakeven.costs import records
+from breakeven.costs.figures import NUMBERS, Figures
 from breakeven.errors import UserError
-from breakeven.figures import NUMBERS, Figures
 
 REPORTS = Path(__file__).parent / "data" / "public_reports.csv"
 CODES = {

@@ -12,9 +12,12 @@ from typing import Any
 import nbformat
 import pytest
 
-from breakeven import analysis, arms, artifacts, cli, comparison, curve_plots, pages, pdf, report, show
+from breakeven import analysis, artifacts, cli
+from breakeven.analysis import arms, curve_plots
 from breakeven.config import BreakEvenSettings
+from breakeven.display import show
 from breakeven.errors import UserError
+from breakeven.report import comparison, pages, pdf, publishing
 from tests import synthetic
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\n# h\n[x](http://evil.example) ${{7*7}} \x1b[31m"
@@ -60,7 +63,7 @@ def assert_inert(path: Path) -> None:
 
 
 def test_a_report_is_whole_pages_that_ask_for_nothing_from_outside(tmp_path: Path) -> None:
-    written = report.publish(analysed(tmp_path / "run"))
+    written = publishing.publish(analysed(tmp_path / "run"))
     assert set(written) == {"report", "summary"}
     for path in (tmp_path / "run/report").glob("*.html"):
         assert_inert(path)
@@ -68,7 +71,7 @@ def test_a_report_is_whole_pages_that_ask_for_nothing_from_outside(tmp_path: Pat
 
 
 def test_the_answer_stands_first_with_its_uncertainty(tmp_path: Path) -> None:
-    text = Path(report.publish(analysed(tmp_path / "run"))["report"]).read_text()
+    text = Path(publishing.publish(analysed(tmp_path / "run"))["report"]).read_text()
     main = text[text.index("<main>") :]
     places = ["imagined, 4 cores", "Yes. NGRAM with 4 draft tokens", "How sure.", "What next.", "<table"]
     assert [main.index(each) for each in places] == sorted(main.index(each) for each in places)
@@ -76,7 +79,7 @@ def test_the_answer_stands_first_with_its_uncertainty(tmp_path: Path) -> None:
 
 
 def test_every_picture_has_words_and_every_table_its_headings(tmp_path: Path) -> None:
-    written = report.publish(analysed(tmp_path / "run"))
+    written = publishing.publish(analysed(tmp_path / "run"))
     tags = elements(Path(written["report"]))
     pictures = [attributes for tag, attributes in tags if tag == "svg"]
     assert len(pictures) >= 4
@@ -112,7 +115,7 @@ def test_hostile_names_logs_errors_and_parameters_show_up_as_text(tmp_path: Path
     (run_dir / "notebooks").mkdir()
     nbformat.write(book, run_dir / "notebooks" / "01.ipynb")
     other = analysed(tmp_path / "other")
-    written = report.publish(run_dir, compare_with=other)
+    written = publishing.publish(run_dir, compare_with=other)
     texts = [Path(path).read_text() for path in written.values()] + [(run_dir / "report/01.html").read_text()]
     assert all("alert(1)" in text for text in texts)
     for path in (run_dir / "report").glob("*.html"):
@@ -121,8 +124,8 @@ def test_hostile_names_logs_errors_and_parameters_show_up_as_text(tmp_path: Path
 
 def test_a_run_folder_with_a_hostile_name_is_linked_and_shown_as_text(tmp_path: Path) -> None:
     run_dir = analysed(tmp_path / 'a"><script>alert(1)<' / "b' onclick=x")
-    report.publish(run_dir)
-    report.publish_index(run_dir.parent)
+    publishing.publish(run_dir)
+    publishing.publish_index(run_dir.parent)
     assert_inert(run_dir.parent / "index.html")
     assert_inert(run_dir / "report" / "index.html")
 
@@ -135,7 +138,7 @@ def test_a_report_of_500_cells_stays_small_and_its_tables_can_be_filtered(tmp_pa
     artifacts.write_json(run_dir / "breakeven.json", result)
     cells = artifacts.read_json(run_dir / "cells.json")
     change(run_dir / "cells.json", cells=cells["cells"][:1] * 1000)
-    page = Path(report.publish(run_dir)["report"])
+    page = Path(publishing.publish(run_dir)["report"])
     assert page.stat().st_size < 10_000_000 / 5
     assert "data long" in [attributes.get("class") for tag, attributes in elements(page) if tag == "table"]
     assert "findings in words" in page.read_text()
@@ -158,11 +161,11 @@ def test_an_unreadable_notebook_is_a_sentence_and_not_the_end_of_the_report(tmp_
 def test_a_figure_that_is_gone_is_named_by_its_words(tmp_path: Path) -> None:
     run_dir = analysed(tmp_path / "run")
     (run_dir / "figures/speedup.svg").unlink()
-    assert "Figure missing: Speed-up over the baseline" in Path(report.publish(run_dir)["report"]).read_text()
+    assert "Figure missing: Speed-up over the baseline" in Path(publishing.publish(run_dir)["report"]).read_text()
 
 
 def test_the_summary_fits_a_page_and_holds_the_answer_figures_and_next_steps(tmp_path: Path) -> None:
-    text = Path(report.publish(analysed(tmp_path / "run"))["summary"]).read_text()
+    text = Path(publishing.publish(analysed(tmp_path / "run"))["summary"]).read_text()
     body = re.sub(r"<svg.*?</svg>|<style>.*?</style>|<script>.*?</script>", "", text, flags=re.DOTALL)
     words = re.sub(r"<[^>]+>", " ", body).split()
     assert len(words) < 400
@@ -187,7 +190,7 @@ def test_the_fused_all_reduce_is_spoken_of_where_something_is_reduced(
     parameters: dict[str, Any], gpus: list[dict[str, str]], shown: bool
 ) -> None:
     run = {"parameters": parameters, "environment": {"gpus": gpus}}
-    assert bool(report._relevant_gates(run, GATES)) == shown
+    assert bool(publishing._relevant_gates(run, GATES)) == shown
 
 
 def test_rates_say_per_stream_and_all_streams_where_there_are_several_and_restarts_count_from_1(
@@ -195,9 +198,9 @@ def test_rates_say_per_stream_and_all_streams_where_there_are_several_and_restar
 ) -> None:
     cells = {"ngram-d4": (2.0, 1.25), "ngram-d4@c4": (2.0, 1.25)}
     run_dir = analysed(tmp_path / "run", cells, baselines={"baseline": 1.0, "baseline@c4": 1.5})
-    page = Path(report.publish(run_dir)["report"]).read_text()
+    page = Path(publishing.publish(run_dir)["report"]).read_text()
     assert "tok/s per stream" in page and "tok/s of all streams" in page and "over all 4 streams" in page
-    one = Path(report.publish(analysed(tmp_path / "one"))["report"]).read_text()
+    one = Path(publishing.publish(analysed(tmp_path / "one"))["report"]).read_text()
     heads = one[: one.index("What if?")]
     assert "tok/s per stream" in heads and "of all streams" not in heads
     launches = arms.launches(artifacts.read_json(run_dir / "cells.json")["cells"])
@@ -208,7 +211,7 @@ def test_rates_say_per_stream_and_all_streams_where_there_are_several_and_restar
 
 
 def results(first: Path, second: Path) -> dict[str, Any]:
-    return comparison.compare(report.read_run(first), report.read_run(second))
+    return comparison.compare(publishing.read_run(first), publishing.read_run(second))
 
 
 def test_runs_of_different_machines_get_no_verdict_and_are_flagged(tmp_path: Path) -> None:
@@ -217,7 +220,7 @@ def test_runs_of_different_machines_get_no_verdict_and_are_flagged(tmp_path: Pat
     found = results(first, second)
     assert found["machine"] == [{"name": "cpu", "first": "imagined", "second": "another"}]
     assert {row["verdict"] for row in found["cells"]} == {"another machine"}
-    page = Path(report.publish(first, compare_with=second)["comparison"])
+    page = Path(publishing.publish(first, compare_with=second)["comparison"])
     assert "not of one machine" in page.read_text()
 
 
@@ -234,7 +237,7 @@ def test_on_one_machine_a_cell_that_changed_by_more_than_its_spread_is_called_so
 
 def test_parameters_that_differ_are_listed_and_the_folder_is_none(tmp_path: Path) -> None:
     first, second = analysed(tmp_path / "a"), analysed(tmp_path / "b")
-    one, two = report.read_run(first), report.read_run(second)
+    one, two = publishing.read_run(first), publishing.read_run(second)
     runs = [({"parameters": {"run_dir": name, "restarts": count}}, result) for name, count, (_, result) in
             (("a", 2, one), ("b", 3, two))]  # fmt: skip
     assert comparison.compare(*runs)["parameters"] == [{"name": "restarts", "first": "2", "second": "3"}]
@@ -243,7 +246,7 @@ def test_parameters_that_differ_are_listed_and_the_folder_is_none(tmp_path: Path
 def test_a_run_without_results_can_not_be_compared(tmp_path: Path) -> None:
     first = analysed(tmp_path / "a")
     with pytest.raises(UserError, match=r"no breakeven\.json"):
-        comparison.compare(report.read_run(first), ({"run_id": "b"}, {}))
+        comparison.compare(publishing.read_run(first), ({"run_id": "b"}, {}))
 
 
 def test_the_index_lists_runs_newest_first_with_their_answers(tmp_path: Path) -> None:
@@ -253,9 +256,9 @@ def test_the_index_lists_runs_newest_first_with_their_answers(tmp_path: Path) ->
         run = {"status": "whole", "started_at": f"2026-11-0{day}T10:00:00+00:00", "parameters_file": "p"}
         run |= {"parameters": {}, "notebooks": {}, "environment": {**environment, "packages": {}, "git_commit": None}}
         artifacts.write_json(run_dir / "run.json", run)
-        report.publish(run_dir)
+        publishing.publish(run_dir)
     (tmp_path / "half").mkdir()  # a folder without a report is none of the runs
-    text = report.publish_index(tmp_path).read_text()
+    text = publishing.publish_index(tmp_path).read_text()
     assert text.index("new/report/index.html") < text.index("old/report/index.html") and "half" not in text
     assert "Yes. NGRAM" in text
 
@@ -299,15 +302,15 @@ def test_a_result_of_an_earlier_release_is_published_with_what_it_has(tmp_path: 
     result = artifacts.read_json(run_dir / "breakeven.json")
     old = {key: copy.deepcopy(result[key]) for key in ("answer", "comparisons", "warnings", "findings", "figures")}
     artifacts.write_json(run_dir / "breakeven.json", {**old, "source": result["source"]})
-    assert "Yes. NGRAM" in Path(report.publish(run_dir)["report"]).read_text()
+    assert "Yes. NGRAM" in Path(publishing.publish(run_dir)["report"]).read_text()
 
 
 def test_a_sweep_that_was_continued_says_so() -> None:
     cells = [{"launch": "a", "ready_s": 40.0}, {"launch": "a", "ready_s": 40.0}, {"launch": "b", "ready_s": 30.0}]
     run = {"notebooks": {"04_sweep_drafters": {"seconds": 12.0}}}
-    assert "took 70 s to get ready" in report._resumed(run, cells)
-    assert report._resumed({"notebooks": {"04_sweep_drafters": {"seconds": 300.0}}}, cells) == ""
-    assert report._resumed({}, cells) == ""
+    assert "took 70 s to get ready" in publishing._resumed(run, cells)
+    assert publishing._resumed({"notebooks": {"04_sweep_drafters": {"seconds": 300.0}}}, cells) == ""
+    assert publishing._resumed({}, cells) == ""
 
 
 def test_recorded_figures_are_not_called_a_run_of_this_machine(tmp_path: Path) -> None:
@@ -319,7 +322,7 @@ def test_recorded_figures_are_not_called_a_run_of_this_machine(tmp_path: Path) -
     run["environment"]["git_commit"] = None
     artifacts.write_json(tmp_path / "run.json", run)
     artifacts.write_json(tmp_path / "gates.json", GATES)
-    written = report.publish(tmp_path)
+    written = publishing.publish(tmp_path)
     head = Path(written["report"]).read_text().partition("How this page was made")[0]
     assert "THE MACHINE" not in head and "recorded figures" in head and "releases installed where" in head
     assert "THE MACHINE" not in Path(written["summary"]).read_text()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from breakeven import analysis, artifacts, reported
+from breakeven import analysis, artifacts
+from breakeven.analysis import reported
 from breakeven.config import BreakEvenSettings, load_parameters, settle
 from breakeven.errors import UserError
 

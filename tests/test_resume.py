@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven import artifacts, costs, machine, sweep
+from breakeven import artifacts, machine
 from breakeven.config import SweepSettings
-from breakeven.design import Launch
-from breakeven.store import Store
+from breakeven.costs import formulas
+from breakeven.launch.design import Launch
+from breakeven.sweep import running
+from breakeven.sweep.store import Store
 
 PLANNED = SweepSettings(
     run_dir="unused",
@@ -111,7 +113,7 @@ class Measurements:
             self.store.add_sample({**fixed, "phase": "measure", "correct_drafts_histogram": histogram, **sample})
         cycle_ms = 20.0 + 2.5 * drafts + 0.1 * launch.restart
         figures: dict[str, Any] = {
-            "tok_s": 1000 * costs.expected_accept_length(rate, drafts) / cycle_ms,
+            "tok_s": 1000 * formulas.expected_accept_length(rate, drafts) / cycle_ms,
             "cycle_ms": cycle_ms,
         }
         if arm.name == arm.baseline and not launch.restart:
@@ -127,8 +129,8 @@ def swept(folder: Path, cuts: list[tuple[int, str]], **changes: Any) -> dict[str
         disk = Disk(operation, how)
         with mock.patch.object(machine, "describe", return_value={}), disk.in_place():
             try:
-                measure.store = Store(folder, sweep._plan(planned), resume=life > 0)
-                sweep.measure_all(planned, sweep.plan(planned), measure.store, measure, lambda text: None)
+                measure.store = Store(folder, running._plan(planned), resume=life > 0)
+                running.measure_all(planned, running.plan(planned), measure.store, measure, lambda text: None)
             except (Cut, OSError):
                 continue
             break

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import costs, search
-from breakeven.search import Candidate, Decision, Result
+from breakeven.costs import formulas
+from breakeven.sweep import search
+from breakeven.sweep.search import Candidate, Decision, Result
 
 
 def chains(family: str, drafts: Sequence[int]) -> list[Candidate]:
@@ -31,7 +32,7 @@ class Machine:
         self.broken: set[str] = set()
 
     def length(self, drafts: int) -> float:
-        return costs.expected_accept_length(self.acceptance, drafts)
+        return formulas.expected_accept_length(self.acceptance, drafts)
 
     def rate(self, arm: Candidate) -> float:
         assert arm.drafts is not None
@@ -123,7 +124,7 @@ def test_a_tree_is_always_measured_since_no_other_arm_tells_about_it() -> None:
 
 def test_a_chain_that_could_win_under_any_condition_is_measured() -> None:
     arms = chains("eagle", [1, 4, 8])
-    lengths = tuple(costs.expected_accept_length(0.9, k) for k in range(9))
+    lengths = tuple(formulas.expected_accept_length(0.9, k) for k in range(9))
 
     def at(condition: str, short_ms: float, long_ms: float) -> list[Result]:
         return [

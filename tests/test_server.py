@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven import processes, readiness, supervise, surroundings
-from breakeven import server as server_module
-from breakeven.command import Drafter, LaunchSpec, build_command, effective_drafter
 from breakeven.errors import UserError
-from breakeven.hosts import LOCAL, Local
-from breakeven.installed import declared_flags
-from breakeven.readiness import LogTail, Phases
-from breakeven.server import LaunchFailure, launch
+from breakeven.hosts import LOCAL, Local, processes, supervise
+from breakeven.server import LaunchFailure, launch, readiness, surroundings
+from breakeven.server import lifecycle as server_module
+from breakeven.server.command import Drafter, LaunchSpec, build_command, effective_drafter
+from breakeven.server.installed import declared_flags
+from breakeven.server.readiness import LogTail, Phases
 from tests.stand_in import lay_out_stand_in
 
 pytestmark = pytest.mark.process

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from breakeven import processes, supervise
-from breakeven.hosts import LOCAL
+from breakeven.hosts import LOCAL, processes, supervise
 from breakeven.server import Drafter, LaunchFailure, LaunchSpec, Server
 from tests.conftest import START_S, launch_on_cpu
 

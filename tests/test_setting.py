@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from breakeven import setting
+from breakeven.analysis import setting
 
 GPU = {"gpus": [{"name": "NVIDIA H200"}] * 2, "cpu": "c", "cores": 16}
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from breakeven import archives, fetching, sources
 from breakeven.errors import UserError
-from breakeven.sources import open_source, pinned_flashinfer
+from breakeven.sources import archives, fetching, open_source, pinned_flashinfer, trees
 from tests.package_index import METADATA, index_in, wheel
 
 
@@ -73,7 +72,7 @@ def test_an_unreadable_folder_says_permission_denied(tmp_path: Path, monkeypatch
     def refuse(path: object) -> list[str]:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(sources.os, "listdir", refuse)
+    monkeypatch.setattr(trees.os, "listdir", refuse)
     with pytest.raises(UserError, match="permission denied"):
         open_source("sglang", str(tmp_path))
 
@@ -146,15 +145,15 @@ def test_the_interpreter_s_own_pip_is_used(index: Path, tmp_path: Path, monkeypa
 
 def test_what_lies_beside_a_folder_is_found_and_nothing_beside_a_cached_release(index: Path, tmp_path: Path) -> None:
     source = open_source("sglang", str(package(tmp_path / "site")))
-    assert sources.lying_beside("flashinfer", source) is None
+    assert trees.lying_beside("flashinfer", source) is None
     (tmp_path / "site/flashinfer/comm").mkdir(parents=True)
     (tmp_path / "site/flashinfer/_build_meta.py").write_text('__version__ = "0.7.2"\n')
-    beside = sources.lying_beside("flashinfer", source)
+    beside = trees.lying_beside("flashinfer", source)
     assert beside is not None
     assert (beside.version, beside.root) == ("0.7.2", tmp_path / "site")
     wheel(index / "sglang-1.2.3-py3-none-any.whl")
     release = open_source("sglang", "pypi:1.2.3", cache=tmp_path / "cache")
-    assert sources.lying_beside("flashinfer", release) is None
+    assert trees.lying_beside("flashinfer", release) is None
 
 
 def test_a_folder_that_is_only_called_sglang_is_none(tmp_path: Path) -> None:

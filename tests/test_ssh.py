@@ -20,17 +20,19 @@ import httpx
 import psutil
 import pytest
 
-from breakeven import artifacts, launching, sweep
-from breakeven.command import LaunchSpec
+from breakeven import artifacts
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL, Host
-from breakeven.launching import Serving, end_leftovers
-from breakeven.measuring import Measurement, Workload
-from breakeven.remote import HostLost, Remote
+from breakeven.hosts.remote import HostLost, Remote
+from breakeven.hosts.ssh import Ssh
+from breakeven.launch import serving
+from breakeven.launch.serving import Serving, end_leftovers
 from breakeven.server import LaunchFailure, Server, launch
-from breakeven.ssh import Ssh
-from breakeven.store import Store
+from breakeven.server.command import LaunchSpec
+from breakeven.sweep import running
+from breakeven.sweep.measuring import Measurement, Workload
+from breakeven.sweep.store import Store
 from tests.conftest import Suite, run_cli
 from tests.ssh_box import ALIAS, Box, open_box, write_client
 from tests.stand_in import lay_out_stand_in
@@ -146,7 +148,7 @@ def test_what_the_embedded_engine_compiles_is_kept_in_the_cache_of_the_machine_t
     box: Box, far: Remote
 ) -> None:
     assert far.cache.is_relative_to(box.home) and LOCAL.cache == artifacts.cache_root()
-    assert launching._embedded_environment(far)["NUMBA_CACHE_DIR"] == str(far.cache / "kernels")
+    assert serving._embedded_environment(far)["NUMBA_CACHE_DIR"] == str(far.cache / "kernels")
 
 
 def test_a_folder_is_sent_once_and_what_is_damaged_again(box: Box, far: Remote, tmp_path: Path) -> None:
@@ -265,10 +267,10 @@ def test_an_attendant_that_is_killed_takes_its_server_along_and_the_next_request
 OWNER = """
 import sys, time
 from pathlib import Path
-from breakeven.command import LaunchSpec
-from breakeven.remote import Remote
+from breakeven.server.command import LaunchSpec
+from breakeven.hosts.remote import Remote
 from breakeven.server import LaunchFailure, launch
-from breakeven.ssh import Ssh
+from breakeven.hosts.ssh import Ssh
 far = Remote(Ssh(sys.argv[1]), python=sys.executable, lease_s=float(sys.argv[2]))
 folder = Path(sys.argv[3])
 spec = LaunchSpec(far.python, "m", env={"PYTHONPATH": str(far.ship(folder / "site"))})
@@ -370,7 +372,7 @@ def sweep_there(far: Remote, folder: Path, say: Callable[[str], None] = print, *
     serving = Serving(SWEEP, folder, far, Path(SWEEP.model), environment, (), lambda text: [len(text)])
     load, store = Workload.chosen(SWEEP, serving.encode), Store(folder, {}, resume=resume, host=far)
     end_leftovers(folder, say, far)
-    sweep.measure_all(SWEEP, sweep.plan(SWEEP), store, Measurement(SWEEP, serving, load, store, say).run, say)
+    running.measure_all(SWEEP, running.plan(SWEEP), store, Measurement(SWEEP, serving, load, store, say).run, say)
     return store
 
 

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven import conclusions, show, simulate, stats
+from breakeven import stats
+from breakeven.display import show
 from breakeven.errors import UserError
-from breakeven.simulate import AGAIN, BASELINE, World
-from breakeven.variance import Component, Spread, holm, prompt_component
+from breakeven.stats import conclusions, simulate
+from breakeven.stats.simulate import AGAIN, BASELINE, World
+from breakeven.stats.variance import Component, Spread, holm, prompt_component
 
 SMALL = World(cycle_ms={2: 17.4, 5: 24.0}, prompts_per_kind=4)
 CHAINS = ["chain-2", "chain-5"]

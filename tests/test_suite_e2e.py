@@ -21,7 +21,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from breakeven import artifacts
-from breakeven.supervise import MARKER
+from breakeven.hosts.supervise import MARKER
 from tests.conftest import ROOT, wait_for_a_measured_sample
 
 pytestmark = pytest.mark.e2e

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from breakeven import artifacts, design, measuring, sweep
+from breakeven import artifacts
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError
-from breakeven.store import Store
+from breakeven.launch import design
+from breakeven.sweep import measuring, running
+from breakeven.sweep.store import Store
 
 
 def names(drafters: list[dict[str, Any]], **options: Any) -> list[str]:
@@ -119,21 +121,21 @@ def test_a_launch_that_was_lost_with_its_connection_is_made_again_three_times_at
         fixed = {"cell": "baseline", "arm": "baseline", "restart": 0, "seconds": 1.0}
         return [{**fixed, "launch": f"{launch.key}.3", "status": "ok", "failure": None}]
 
-    assert sweep.measure_all(settings, sweep.plan(settings), store, measure, said.append) == ["baseline.restart0.3"]
+    assert running.measure_all(settings, running.plan(settings), store, measure, said.append) == ["baseline.restart0.3"]
     assert [row["status"] for row in store.rows] == ["ok"]
     assert sum("the connection to x dropped; it is measured again" in text for text in said) == 2
     store.rows.clear()
     with pytest.raises(ConnectionError, match="lost its connection 3 times; the last: the connection to x dropped"):
-        sweep.measure_all(settings, sweep.plan(settings), store, lost, said.append)
+        running.measure_all(settings, running.plan(settings), store, lost, said.append)
     assert store.rows == []
 
 
 def test_without_a_model_nothing_is_planned_or_measured_and_that_is_said(tmp_path: Path) -> None:
     settings = SweepSettings(run_dir="unused", model="none")
-    result = sweep.run_sweep(settings, tmp_path)
+    result = running.run_sweep(settings, tmp_path)
     assert list(tmp_path.iterdir()) == [] and result["cells"] == []
-    assert "Nothing was launched" in sweep.plan_in_words(settings)
-    assert sweep.findings(result) == [sweep.plan_in_words(settings)]
+    assert "Nothing was launched" in running.plan_in_words(settings)
+    assert running.findings(result) == [running.plan_in_words(settings)]
 
 
 class TestStore:
@@ -149,7 +151,7 @@ class TestStore:
 
     def store(self, folder: Path, *, resume: bool = False, **changes: Any) -> Store:
         settings = SweepSettings(**{**self.SETTINGS.model_dump(), **changes})
-        return Store(folder, sweep._plan(settings), resume=resume)
+        return Store(folder, running._plan(settings), resume=resume)
 
     def test_a_resumed_sweep_keeps_what_succeeded_and_repeats_what_failed(self, tmp_path: Path) -> None:
         before = self.store(tmp_path)
@@ -224,7 +226,7 @@ class TestStore:
         store.account(50.0, ["baseline.restart1.1", "ngram.restart0.1"])
         parts = {"starting_s": 20.0, "measuring_s": 15.0, "stopping_s": 3.0, "failed_s": 10.0, "own_s": 2.0}
         assert artifacts.read_json(tmp_path / "cells.json")["time"] == {"whole_s": 50.0, **parts}
-        assert "4.0% were the suite's own" in sweep.findings(store.content())[-2]
+        assert "4.0% were the suite's own" in running.findings(store.content())[-2]
 
     def test_a_new_sweep_in_the_same_folder_sets_the_old_one_aside(self, tmp_path: Path) -> None:
         store = self.store(tmp_path)

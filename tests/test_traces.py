@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
-from breakeven.kernel_names import is_fused, work_kind
 from breakeven.telemetry import read_log
-from breakeven.traces import against_log, allreduce, cycle_parts, fused_kernels, host_cycle, read_trace, trace_of
+from breakeven.telemetry.kernel_names import is_fused, work_kind
+from breakeven.telemetry.traces import (
+    against_log,
+    allreduce,
+    cycle_parts,
+    fused_kernels,
+    host_cycle,
+    read_trace,
+    trace_of,
+)
 
 H200 = Path(__file__).parent / "data" / "h200-sglang-0.5.17"
 PARTS = ("draft_ms", "verify_ms", "draft_extend_ms", "other_ms")

@@ -151,7 +151,7 @@ def _logs_in_words(answer: dict[str, Any]) -> str:
 
 
 def _analyze(options: argparse.Namespace) -> dict[str, Any]:
-    from breakeven import records
+    from breakeven.costs import records
 
     return records.analyze_csv(Path(options.file))
 

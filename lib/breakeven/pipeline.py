@@ -18,11 +18,13 @@ from typing import Any
 import nbformat
 import papermill
 
-from breakeven import artifacts, attach, config, machine, reach, report
+from breakeven import artifacts, config, machine, report
 from breakeven.errors import UserError, did_you_mean, one_line
 from breakeven.execution import Interrupted, execute, utc_now
 from breakeven.hosts import LOCAL
+from breakeven.launch import reach
 from breakeven.progress import RunProgress
+from breakeven.server import attach
 
 CELL_TIMEOUT_S = 12 * 3600
 RESERVE_BYTES = 256 * 1024

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from breakeven import artifacts, gates
-from breakeven.archives import is_needed
 from breakeven.errors import UserError
 from breakeven.fusion import record, static
 from breakeven.fusion.edit import MULTICAST_COMMENT, Target, UnexpectedSourceError, open_gates
@@ -21,6 +20,7 @@ from breakeven.fusion.record import ChangedFile
 from breakeven.fusion.shapes import ARCH_NUMBER, MULTICAST_QUERY
 from breakeven.gates.archs import ARCHS, capability, family, name_of
 from breakeven.sources import Source, python_files
+from breakeven.sources.archives import is_needed
 
 MODES = ("overlay", "in-place")
 WHY_THIS_WAY = {

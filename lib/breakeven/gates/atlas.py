@@ -8,10 +8,11 @@ from functools import cache as remembered
 from pathlib import Path
 from typing import Any
 
-from breakeven import archives, artifacts, sources
+from breakeven import artifacts
 from breakeven.errors import UserError, one_line
 from breakeven.gates.facts import Context
 from breakeven.gates.reading import Reading, make_context
+from breakeven.sources import archives, trees
 
 
 def atlas(
@@ -71,7 +72,7 @@ def reader_sha256() -> str:
     """A hash of what makes a verdict: this package's files, and what finds and unpacks sources."""
     digest = hashlib.sha256()
     for file in sorted(
-        [*Path(__file__).parent.rglob("*.py"), *(Path(str(module.__file__)) for module in (sources, archives))]
+        [*Path(__file__).parent.rglob("*.py"), *(Path(str(module.__file__)) for module in (trees, archives))]
     ):
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from breakeven.archives import is_needed
 from breakeven.errors import UserError
 from breakeven.gates.temper import Tempers
 from breakeven.sources import Source, python_files
+from breakeven.sources.archives import is_needed
 
 _DEFINED = re.compile(r"def (\w+)\(")
 _MAX_NAMESAKES = 4

@@ -1,0 +1,296 @@
+"""Doubts about a measurement, as data: everything that a reader has to know before trusting its figures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from breakeven.analysis.arms import Arm, arms_of, in_words
+from breakeven.costs.audit import IDLE_DRAFTER, TIE_BAND
+from breakeven.launch.design import DEFAULT_VARIANT
+from breakeven.stats.samples import usable
+
+NEAR_TIE_NATS = 0.25
+"""Largest gap of the two highest log-probabilities that bfloat16 rounding may bridge.
+
+bfloat16 has 8 bits of significand: logits of 16 to 32, usual for the model of the default, stand 0.125 apart, so two
+of them may each be off by one step.
+"""
+
+
+DISTURBED = 1.5
+"""Times the median of its launch that a request's cycle may take; more is a disturbance."""
+HOSTS_DIFFER = 1.3
+"""Between launches of one arm: where a host operator takes this many times as long, the host makes the difference."""
+
+
+def warn(
+    samples: pd.DataFrame,
+    cells: Sequence[Mapping[str, Any]],
+    comparisons: Sequence[Mapping[str, Any]],
+    floors: Sequence[Mapping[str, Any]] = (),
+    noise: Sequence[Mapping[str, Any]] = (),
+) -> list[dict[str, str]]:
+    """Every doubt about a sweep: ``code`` for programs, ``text`` for people.
+
+    ``floors`` as of `cycle.held_against`, ``noise`` as of `launch_spreads`.
+    """
+    return [
+        *_failed_launches(cells),
+        *_launches_differ(noise, comparisons),
+        *_disturbed(samples),
+        *_shorter_for_longer(comparisons, arms_of(cells)),
+        *_unequal_limits(cells),
+        *({"code": "floor-above-step", "text": row["how"]} for row in floors if row.get("above_step")),
+        *_slow_hosts(cells),
+        *_cycle_estimates_differ(cells),
+        *_pinned(cells),
+        *_degenerate(samples, cells),
+        *_reused(samples),
+        *_texts_that_part(cells),
+        *_idle_drafters(comparisons),
+        *_impossible_lengths(comparisons),
+        *_cut_off(samples, cells),
+    ]
+
+
+def launch_spreads(cells: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> list[dict[str, Any]]:
+    """Per cell with several launches (both halves of the baseline's A/A pair are one): ``spread``, the fastest over the
+    slowest less 1, and the ``rates`` in words; the widest first."""
+    rates: dict[str, list[float]] = {}
+    names, words = {}, in_words(arms)
+    baselines = {
+        (arm.variant, arm.condition): arm.name for arm in arms.values() if not arm.speculates and not arm.is_twin
+    }
+    for row in cells:
+        arm = arms[row["cell"]]
+        cell = baselines.get((arm.variant, arm.condition), arm.name) if arm.is_twin else arm.name
+        names[cell] = words[cell]
+        if row["status"] == "ok" and row.get("tok_s"):
+            rates.setdefault(cell, []).append(row["tok_s"])
+    found = [
+        {
+            "cell": cell,
+            "drafter": names[cell],
+            "spread": max(several) / min(several) - 1,
+            "rates": f"{min(several):.1f} to {max(several):.1f} tok/s per stream on {len(several)} servers",
+        }
+        for cell, several in rates.items()
+        if len(several) > 1
+    ]
+    return sorted(found, key=lambda row: -row["spread"])
+
+
+def _launches_differ(
+    noise: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
+) -> Iterable[dict[str, str]]:
+    loud = [row for row in noise if row["spread"] > TIE_BAND]
+    if not loud:
+        return
+    told = "; ".join(f"{row['drafter']} by {row['spread']:.1%} ({row['rates']})" for row in loud[:2])
+    more = f"; and {len(loud) - 2} more" if len(loud) > 2 else ""
+    smaller = [
+        row["drafter"]
+        for row in comparisons
+        if row["speedup"] and row["verdict"] in ("pays", "does-not-pay")
+        and abs(row["speedup"]["estimate"] - 1) < loud[0]["spread"]
+    ]  # fmt: skip
+    text = (
+        f"fresh servers of one and the same cell did not run alike: {told}{more}. A difference below "
+        f"{loud[0]['spread']:.0%} between single launches proves nothing"
+    )
+    if smaller:
+        text += f", and what is claimed of {', '.join(smaller)} is less than that: it rests on several launches"
+    yield {"code": "launches-differ", "text": f"{text}."}
+
+
+def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """Launches of one arm whose host took longer for the same operators: their rates are about the host."""
+    by_arm: dict[str, list[tuple[float, str]]] = {}
+    for row in cells:
+        took_us = (row.get("profile") or {}).get("host_operator_us")
+        if took_us:
+            by_arm.setdefault(row.get("arm") or row["cell"], []).append((took_us, _launch(row)))
+    for launches in by_arm.values():
+        (least, _), (most, slow) = min(launches), max(launches)
+        if most > HOSTS_DIFFER * least:
+            text = (
+                f"{slow}: a host operator took {most:.1f} µs there and {least:.1f} µs in another launch of the same "
+                "arm: its rate is about the host"
+            )
+            yield {"code": "slow-host", "text": text}
+
+
+def _cycle_estimates_differ(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    for row in cells:
+        off = ((row.get("profile") or {}).get("untraced") or {}).get("off")
+        if off is not None and abs(off) > TIE_BAND:
+            text = (
+                f"{_launch(row)}: the traced cycle and the one that rate and accept length of the same request give "
+                f"differ by {abs(off):.1%}; its split is of a slower host"
+            )
+            yield {"code": "cycle-estimates-differ", "text": text}
+
+
+def _launch(row: Mapping[str, Any]) -> str:
+    """A launch as people count: restarts from 1."""
+    return f"{row['cell']}, restart {row['restart'] + 1}"
+
+
+def _failed_launches(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    for row in {row["launch"]: row for row in cells if row["status"] != "ok"}.values():
+        if row["failure"]:
+            failure = row["failure"]
+            text = f"{_launch(row)} failed with {failure['class']}: {failure['text']}. {failure['advice']}"
+            yield {"code": "launch-failed", "text": text}
+
+
+def _pinned(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    pinned = {row["cell"]: row["accept_length_pinned"] for row in cells if row.get("accept_length_pinned")}
+    if pinned:
+        lengths = ", ".join(f"{length:g}" for length in sorted(set(pinned.values())))
+        whose = ", ".join(pinned) if len(pinned) < 4 else f"{len(pinned)} cells"
+        text = (
+            f"{whose}: SGLang was told to simulate accept length {lengths}; the costs are real, the speed-ups are not"
+        )
+        yield {"code": "accept-length-pinned", "text": text}
+
+
+def _degenerate(samples: pd.DataFrame, cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    measured = samples[samples["phase"] == "measure"]
+    loops = measured.groupby("cell", sort=False)["degenerate"].agg(["sum", "size"])
+    loops = loops[loops["sum"] > 0]
+    if len(loops):
+        told = ", ".join(f"{cell} {int(row['sum'])} of {int(row['size'])}" for cell, row in loops.iterrows())
+        text = f"answers that loop: {told}; they are left out, since a loop is easy to predict"
+        canaries = [row["canary"] for row in cells if row["cell"] in loops.index and row.get("canary")]
+        if canaries and not any(each["parted"] for each in canaries):
+            text += ". The baseline gives the same texts; its rate does not depend on what it says"
+        yield {"code": "degenerate-output", "text": text}
+
+
+def _reused(samples: pd.DataFrame) -> Iterable[dict[str, str]]:
+    measured = samples[samples["phase"] == "measure"]
+    # the chat template's first turn is shared by all prompts; the user's own turn must not have been seen before
+    shared = measured[measured["cached_tokens"] >= 0.9 * measured["prompt_tokens"]]
+    if len(shared):
+        text = f"{len(shared)} of {len(measured)} prompts were mostly in the prefix cache: they were not fresh"
+        yield {"code": "prompt-not-fresh", "text": text}
+
+
+def _unequal_limits(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    for variant in dict.fromkeys(row.get("variant") or DEFAULT_VARIANT for row in cells):
+        of_variant = [row for row in cells if (row.get("variant") or DEFAULT_VARIANT) == variant]
+        for name in ("max_running_requests", "context_length", "cuda_graph_batch_sizes", "attention_backend"):
+            arms_by_value: dict[str, dict[str, None]] = {}
+            for row in of_variant:
+                if row.get("effective"):
+                    arm = row.get("arm") or row["cell"]
+                    arms_by_value.setdefault(str(row["effective"].get(name)), {})[arm] = None
+            if len(arms_by_value) > 1:
+                told = "; ".join(f"{value} in {', '.join(arms)}" for value, arms in sorted(arms_by_value.items()))
+                text = f"{name} differs between arms: {told}. Set it explicitly, or costs differ for that reason too"
+                yield {"code": "unequal-limits", "text": text}
+
+
+def _shorter_for_longer(comparisons: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Iterable[dict[str, str]]:
+    """Chains whose cycle gets clearly shorter by drafting more: the launches differ, or a kernel does."""
+    families: dict[Any, list[tuple[int, Mapping[str, Any]]]] = {}
+    for row in comparisons:
+        arm = arms.get(row["cell"])
+        if arm and arm.is_chain and arm.drafts and row["break_even"]:
+            families.setdefault(arm.family, []).append((arm.drafts, row))
+    told = []
+    for members in families.values():
+        members.sort(key=lambda member: member[0])
+        for (_, short), (_, long) in itertools.pairwise(members):
+            ratio = long["break_even"]["estimate"] / short["break_even"]["estimate"]
+            if ratio < 1 - TIE_BAND:
+                told.append(f"{long['drafter']} {1 - ratio:.0%} below {short['drafter']}")
+    if told:
+        text = (
+            f"more drafts at a shorter cycle: {'; '.join(told)}. A drafter gets no cheaper by drafting more: these "
+            "launches differ by something else, or a kernel suits one number of rows better than another"
+        )
+        yield {"code": "cycle-falls-with-length", "text": text}
+
+
+def disturbed(samples: pd.DataFrame) -> pd.DataFrame:
+    """Requests whose milliseconds per cycle stand out among those of their launch, by ``ratio`` to the median."""
+    good = usable(samples)
+    counted = pd.to_numeric(good["verify_ct"]).fillna(good["completion_tokens"] - 1)
+    cycle_ms = 1000 * good["decode_s"] / counted
+    ratio = cycle_ms / cycle_ms.groupby([good["cell"], good["restart"]]).transform("median")
+    return good.assign(ratio=ratio)[ratio > DISTURBED].sort_values("ratio", ascending=False)
+
+
+def calm(samples: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The samples without the prompts of a restart in which a request of any cell was disturbed, taken from all cells
+    alike; and how many such prompts there were."""
+    wild = disturbed(samples)
+    lost = set(zip(wild["restart"], wild["prompt_id"], strict=True))
+    keep = [pair not in lost for pair in zip(samples["restart"], samples["prompt_id"], strict=True)]
+    return samples[keep], len(lost)
+
+
+def _disturbed(samples: pd.DataFrame) -> Iterable[dict[str, str]]:
+    wild = disturbed(samples)
+    if len(wild):
+        shown = [
+            f"{row['cell']}, restart {row['restart'] + 1}, prompt {row['prompt_id']} {row['ratio']:.1f} times"
+            for row in wild.head(3).to_dict("records")
+        ]
+        more = f", and {len(wild) - 3} more" if len(wild) > 3 else ""
+        text = (
+            f"requests that ran much slower per cycle than the median of their launch: {'; '.join(shown)}{more}. "
+            "Something else ran meanwhile: such a cell looks slower than it is, above all for that kind of prompt"
+        )
+        yield {"code": "disturbed-requests", "text": text}
+
+
+def _texts_that_part(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    for row in cells:
+        far = [each for each in row.get("canary", {}).get("parted", []) if (each["gap_nats"] or 0.0) > NEAR_TIE_NATS]
+        if far:
+            worst = max(far, key=lambda each: each["gap_nats"])
+            text = (
+                f"{_launch(row)}: {len(far)} texts part from the baseline's where the choice was clear (up to "
+                f"{worst['gap_nats']:.2f} nats, prompt {worst['prompt_id']}); greedy decoding must not do that"
+            )
+            yield {"code": "output-differs", "text": text}
+
+
+def _idle_drafters(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    for row in comparisons:
+        if row["accept_length"] and row["accept_length"]["estimate"] <= IDLE_DRAFTER:
+            text = (
+                f"{row['cell']}: accept length {row['accept_length']['estimate']:.2f}; the drafter contributes nothing"
+            )
+            yield {"code": "drafter-not-working", "text": text}
+
+
+def _impossible_lengths(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """The audit of recorded figures, on measured ones: what a chain can't give, and a cycle shorter than its step."""
+    for row in comparisons:
+        length, needed, drafts = row["accept_length"], row["break_even"], row.get("drafts")
+        if length and drafts and length["estimate"] > drafts + 1 + 1e-9:
+            text = f"{row['cell']}: accept length {length['estimate']:.2f} is more than {drafts} drafts can give"
+            yield {"code": "accept-length-out-of-range", "text": text}
+        if needed and needed["high"] < 1:
+            text = (
+                f"{row['cell']}: its cycle is {needed['estimate']:.2f} baseline steps, though every cycle holds one "
+                "target forward: the two arms did not run alike (batch, CUDA graphs, limits)"
+            )
+            yield {"code": "cycle-below-target-step", "text": text}
+
+
+def _cut_off(samples: pd.DataFrame, cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    baselines = {row["cell"] for row in cells if row["drafter"] == "none"}
+    base = samples[(samples["phase"] == "measure") & samples["cell"].isin(baselines)]
+    cut = int((base["finish"] == "length").sum())
+    if cut > 0.5 * len(base):
+        text = f"{cut} of {len(base)} baseline answers reached their token limit before they ended"
+        yield {"code": "answers-cut-off", "text": text}

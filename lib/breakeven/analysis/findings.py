@@ -1,0 +1,104 @@
+"""What a sweep shows beside its answer, one sentence each: arms, kinds of prompt, variants, the search, canaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from breakeven.analysis.cautions import NEAR_TIE_NATS
+from breakeven.analysis.wording import Row, range_of, verdict_in_words
+
+
+def findings(
+    comparisons: Sequence[Row], by_kind: Sequence[Row], cells: Sequence[Row], crossings: Sequence[Row]
+) -> list[str]:
+    """The findings of notebook 05, one sentence each."""
+    sentences = [_finding(row, by_kind) for row in comparisons if not row["accept_length_pinned"]]
+    for each in crossings:
+        if each["crossover"]:
+            text = f"{each['drafter']}: the answer changes at about {each['crossover']:.1f} concurrent requests"
+            sentences.append(f"{text} (interpolated between measured neighbours).")
+    whose = [row for row in cells if row.get("canary") and row["canary"]["compared"] and row["drafter"] != "none"]
+    canaries = [row["canary"] for row in whose]
+    compared = sum(each["compared"] for each in canaries)
+    parted = [place for each in canaries for place in each["parted"]]
+    names = " and ".join(dict.fromkeys(row["drafter"] for row in whose))
+    return [*sentences, _canary_sentence(compared, parted, names)] if compared else sentences
+
+
+def _finding(row: Row, by_kind: Sequence[Row]) -> str:
+    if not row["speedup"]:
+        return f"{row['drafter']}: {row['note']}."
+    text = f"{row['drafter']} {verdict_in_words(row)}: {row['speedup']['estimate']:.2f} times the baseline's rate"
+    if row["accept_length"]:
+        text += f", accept length {row['accept_length']['estimate']:.2f} against {row['break_even']['estimate']:.2f}"
+    kinds = [each for each in by_kind if each["cell"] == row["cell"] and each["speedup"]]
+    if len(kinds) > 1:
+        ends = [end(kinds, key=lambda each: each["speedup"]["estimate"]) for end in (min, max)]
+        least, most = (
+            f"{each['speedup']['estimate']:.2f} ({each['kind']}, {each['prompts']} prompts)" for each in ends
+        )
+        text += f"; from {least} to {most}"
+    return text + (f"; {row['note']}." if row["note"] else ".")
+
+
+def _canary_sentence(compared: int, parted: Sequence[Row], drafters: str) -> str:
+    if not parted:
+        return (
+            f"All {compared} greedy texts of {drafters} equal the baseline's token for token; no others were compared."
+        )
+    widest = max(each["gap_nats"] or 0.0 for each in parted)
+    text = (
+        f"{len(parted)} of {compared} greedy texts of {drafters} part from the baseline's; at the first difference the "
+        f"two likeliest tokens are at most {widest:.3f} nats apart. "
+    )
+    if widest <= NEAR_TIE_NATS:
+        return text + "That is rounding, no fault: a verify of several tokens rounds differently from single steps."
+    return text + "That is more than rounding explains: see the warnings."
+
+
+def by_kind_in_words(best: Row, by_kind: Sequence[Row]) -> list[str]:
+    """On which kinds of prompt the best arm pays and on which not, and where another arm is faster; these prompts."""
+    mine = sorted((row for row in by_kind if row["cell"] == best["cell"]), key=lambda row: -row["speedup"]["estimate"])
+    if len(mine) < 2:
+        return []
+    told = []
+    for verdict, word in (("pays", "pays on"), ("not-distinguishable", "open on"), ("does-not-pay", "loses on")):
+        kinds = [
+            f"{row['kind']} {row['speedup']['estimate']:.2f}" for row in mine if row["verdict_same_prompts"] == verdict
+        ]
+        told += [f"{word} {', '.join(kinds)}"] if kinds else []
+    sentences = [f"By kind ({mine[0]['prompts']} prompts each, these alone): {best['drafter']} {'; '.join(told)}."]
+    others = []
+    for row in mine:
+        alike = [each for each in by_kind if each["kind"] == row["kind"] and each["concurrency"] == best["concurrency"]]
+        first = max(alike, key=lambda each: each["speedup"]["estimate"])
+        if (
+            first["verdict_same_prompts"] == "pays"
+            and first["speedup_same_prompts"]["low"] > row["speedup"]["estimate"]
+        ):
+            others.append(f"{row['kind']}: {first['drafter']} at {first['speedup']['estimate']:.2f}")
+    return [*sentences, *([f"Another drafter is faster on {'; '.join(others)}."] if others else [])]
+
+
+def of_variants(variants: Sequence[Row]) -> list[str]:
+    """One sentence per variant's baseline beside that of the first variant."""
+    words = {"faster": "is faster than", "slower": "is slower than"}
+    return [
+        f"{row['drafter']} {words.get(row['outcome'], 'cannot be told from')} {row['against']}: "
+        f"{row['speedup']['estimate']:.2f} times its rate ({range_of(row['speedup'])})."
+        for row in variants
+        if row["speedup"] and not row["accept_length"]
+    ]
+
+
+def of_search(predictions: Sequence[Row]) -> str:
+    """What a search did not launch; empty where everything was."""
+    if not predictions:
+        return ""
+    told = [
+        f"{row['arm']}{row['condition']}"
+        + (f", at best {row['tok_s_at_best']:.1f} tok/s" if row["tok_s_at_best"] else "")
+        for row in predictions[:3]
+    ]
+    more = f" and {len(predictions) - 3} more" if len(predictions) > 3 else ""
+    return f" It was a search: what could not win was not launched ({'; '.join(told)}{more})."

@@ -1,0 +1,179 @@
+"""What to do next, as one ranked list.
+
+Where the verdict is open, the measurement that would decide it comes first: no gain can be ranked before one knows
+which arm is the faster. Where it is decided, using the answer comes first. Changes follow, ranked by `plan`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from breakeven.analysis import columns
+from breakeven.analysis.wording import DECIDED, range_of
+
+Row = Mapping[str, Any]
+JUDGED = (
+    "What share an option saves, the days and the chance that nothing comes of it are an engineer's judgement, the "
+    "same in every report; the gain is what follows for these figures. Ranked by likely gain times the chance of any."
+)
+
+
+def next_steps(
+    answer: Row,
+    comparisons: Sequence[Row],
+    ahead: Row | None,
+    told: Row | None,
+    setting: Row,
+    *,
+    noise: Sequence[Row] = (),
+    fastest: str | None = None,
+    rivals: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """The list: rank, step, kind (use | measure | change), brings, how, evidence, judged, refuted_by, as text.
+
+    ``noise``: cells whose launches differ (`cautions.launch_spreads`); ``fastest``: the cell that the launch script of
+    the run is for; ``rivals``: arms that can't be told from the best; ``told``: recorded figures, whose measurements
+    come first where nothing was measured.
+    """
+    best = answer["best"]
+    pinned = [row for row in comparisons if row["accept_length_pinned"] and row["break_even"]]
+    rows: list[dict[str, Any]] = []
+    if best and best["verdict"] in DECIDED:
+        rows.append(_use(best, fastest, rivals))
+    elif best:
+        rows += _decide(best, setting, noise)
+    elif pinned:
+        rows += [_unpin(setting), *_steady(noise)]
+    elif told and not comparisons:
+        rows += _meanwhile(answer, told)
+        rows += [
+            _step(each["measurement"], "measure", f"settles {each['settles']}", how=each["how"]) for each in
+            told["measurements"]
+        ]  # fmt: skip
+    rows += [_change(row) for row in (ahead or {}).get("plan", ())]
+    return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
+
+
+def _meanwhile(answer: Row, told: Row) -> Iterable[dict[str, Any]]:
+    """What recorded figures already say to do, until something is measured."""
+    if answer["verdict"] == "does-not-pay":
+        rates = " and ".join(f"{row['spec_tok_s']:g}" for row in told["rows"] if row["speedup"])
+        base = max(row["given"]["base_tok_s"] for row in told["rows"] if row["speedup"])
+        brings = f"{base:g} tok/s instead of {rates}, as reported"
+        yield _step("Until it is measured, serve without speculation", "use", brings, evidence="reported")
+
+
+def _step(step: str, kind: str, brings: str, **others: str) -> dict[str, Any]:
+    empty = {"how": "", "evidence": "", "judged": "", "refuted_by": ""}
+    return {"step": step, "kind": kind, "brings": brings, **empty, **others}
+
+
+def _use(best: Row, fastest: str | None, rivals: Sequence[str]) -> dict[str, Any]:
+    ratio = best["speedup"]
+    if best["verdict"] == "pays":
+        brings = f"{ratio['estimate'] - 1:+.0%} ({ratio['low'] - 1:+.0%} to {ratio['high'] - 1:+.0%}) over the baseline"
+        if rivals:
+            more = f" and {len(rivals) - 2} more" if len(rivals) > 2 else ""
+            brings += (
+                f"; not shown to be faster than {', '.join(rivals[:2])}{more}, so take what costs you least to run"
+            )
+        script = "fastest.sh in the run's folder" if fastest == best["cell"] else "its command line in cells.json"
+        how = f"launch it by {script}; watch the accept length on your own traffic"
+        return _step(f"Serve with {best['drafter']}", "use", brings, how=how, evidence="measured")
+    brings = f"speculation is at {range_of(ratio)} of the baseline's rate"
+    return _step("Serve without speculation", "use", brings, how="leave the drafter's flags out", evidence="measured")
+
+
+def _decide(best: Row, setting: Row, noise: Sequence[Row]) -> Iterable[dict[str, Any]]:
+    """The measurement that would decide an open verdict."""
+    effect = f"whether the {best['speedup']['estimate'] - 1:+.0%} of {best['drafter']} is real"
+    if best["repeats_to_decide"]:
+        count = best["repeats_to_decide"]
+        step = f"Measure {best['drafter']} and the baseline on {count} fresh servers each"
+        yield _step(step, "measure", f"decides, 4 times in 5, {effect}", how=f"the same file with -p restarts={count}")
+    elif best["prompts_to_decide"]:
+        count = best["prompts_to_decide"]
+        how = f"-p prompts_per_kind={math.ceil(count / setting['kinds'])}, or a file of your own with prompts: my.jsonl"
+        yield _step(
+            f"Measure about {count} prompts of these kinds", "measure", f"decides, 4 times in 5, {effect}", how=how
+        )
+    elif "treat it as none" in best["note"]:
+        yield _step("Serve what is simpler", "use", f"{best['note']}", evidence="measured")
+    else:
+        how = "raise prompts_per_kind, or give your own with prompts: my.jsonl; -p restarts=3 or more"
+        yield _step("Measure more prompts of each kind", "measure", f"tells {effect}: {best['note']}", how=how)
+    yield from _steady(noise)
+
+
+def _unpin(setting: Row) -> dict[str, Any]:
+    trained = ", with trained weights for model and drafter" if setting.get("random_weights") else ""
+    return _step(
+        f"Measure the accept length in the same sweep without the pin{trained}", "measure",
+        "it pays where the accept length is above the bar",
+        how="in the parameter file, take SGLANG_SIMULATE_ACC_LEN out of server_env"
+        + (", --load-format=dummy out of server_flags, and name trained checkpoints" if trained else ""),
+    )  # fmt: skip
+
+
+def _steady(noise: Sequence[Row]) -> Iterable[dict[str, Any]]:
+    """Launches of one cell that differ by more than a tenth hide any smaller effect."""
+    loud = [row for row in noise if row["spread"] > 0.1]
+    if loud:
+        worst = max(loud, key=lambda row: row["spread"])
+        yield _step(
+            f"Find out why launches of {worst['drafter']} differ by {worst['spread']:.0%}", "measure",
+            f"how far one launch can be trusted: {worst['rates']}",
+            how="more restarts, nothing else on the machine, the server bound to cores of one socket; compare traces",
+        )  # fmt: skip
+
+
+def _change(row: Row) -> dict[str, Any]:
+    low, gain, high = (f"{row[name]:+.0%}" for name in ("gain_low", "gain", "gain_high"))
+    ranging = {"measured": f"{gain} ({low} to {high})", "assumed": f"{low} to {high}"}
+    brings = ranging.get(row["evidence"], f"about {gain} (judged: {low} to {high})") + " for "
+    if row["arm"] == "speculation":
+        brings += "speculation"
+    else:
+        brings += f"the baseline, which stays the faster arm (speculation {row['spec_gain']:+.0%})"
+    judged = f"{row['effort_days']:g} d, {row['risk']:.0%}"
+    named = {name: row[name] for name in ("evidence", "refuted_by")}
+    return _step(_capital(row["option"]), "change", brings, how=row["how_to_try"], judged=judged, **named)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def left_out_in_words(ahead: Row | None) -> str:
+    """One line on what was not ranked; empty where nothing was left out."""
+    rows = (ahead or {}).get("left_out", ())
+    if not rows:
+        return ""
+    return (
+        "Left out, since nothing is likely to be gained: "
+        + "; ".join(f"{row['option']} ({row['why']})" for row in rows)
+        + "."
+    )
+
+
+def markdown(steps: Sequence[Row], ahead: Row | None, source: str) -> str:
+    """The list as a file of its own."""
+    lines = ["# What to do next", "", f"Source: {source}."]
+    if ahead and ahead["point"]:
+        point = ahead["point"]
+        lines += [
+            "",
+            f"Changes start from {ahead['cell']}: accept length {point['accept_length']:.2f}, cycle "
+            f"{point['cycle_ms']:.2f} ms, baseline step {point['step_ms']:.2f} ms, batch {point['batch']:g}.",
+        ]
+    lines += ["", JUDGED, *(["", ahead["premise"]] if ahead and ahead["premise"] else []), ""]
+    lines += ["| " + " | ".join(columns.STEPS.values()) + " |", "|" + " --- |" * len(columns.STEPS)]
+    lines += ["| " + " | ".join(_cell(row[name]) for name in columns.STEPS) + " |" for row in steps]
+    others = left_out_in_words(ahead)
+    return "\n".join([*lines, *(["", others] if others else []), ""])
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(value).replace("|", "\\|").split())

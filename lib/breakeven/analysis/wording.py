@@ -1,0 +1,257 @@
+"""The answer of a sweep in sentences, each with its own numbers, and its comparisons as tables show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from breakeven.display.show import bound
+
+Row = Mapping[str, Any]
+DECIDED = ("pays", "does-not-pay")
+VERDICT_WORDS = {
+    "pays": "pays",
+    "does-not-pay": "does not pay",
+    "not-distinguishable": "can't be told from the baseline",
+    "needs-more": "needs more data",
+}
+
+
+def answer(comparisons: Sequence[Row], source: str, level: float, noise: Sequence[Row] = ()) -> dict[str, Any]:
+    """The answer in one sentence with its interval, how sure it is, how it was found, and where it differs.
+
+    ``noise`` is that of `cautions.launch_spreads`.
+    """
+    judged = [row for row in comparisons if row["speedup"] and not row["accept_length_pinned"]]
+    pinned = [row for row in comparisons if row["break_even"] and row["accept_length_pinned"]]
+    if not judged and pinned:
+        return _costs_alone(pinned, _how(pinned, source), level, noise)
+    how = _how(judged, source) + _intervals(judged, level)
+    if not judged:
+        sentence = "No answer: no drafter could be compared with the baseline."
+        nothing: dict[str, Any] = {"best": None, "uncertainty": "Nothing could be compared.", "elsewhere": []}
+        return {"sentence": sentence, "verdict": "needs-more", "how": how, **nothing}
+    best = best_of(judged)
+    return {
+        "sentence": sentence_of(best, level),
+        "verdict": best["verdict"],
+        "best": best,
+        "uncertainty": uncertainty(best),
+        "how": how,
+        "elsewhere": elsewhere(judged, best),
+    }
+
+
+def _how(rows: Sequence[Row], source: str) -> str:
+    restarts = sorted({row["restarts"] for row in rows} or {0})
+    prompts = max((row["prompts"] for row in rows), default=0)
+    servers = "1 fresh server" if restarts[-1] == 1 else f"{restarts[-1]} fresh servers"
+    servers = servers if len(restarts) == 1 else f"{restarts[0]} to {servers}"
+    return (
+        f"Source: {source}. Each figure comes from {servers} per cell with the same {prompts} prompts each, cells "
+        "interleaved, prefill and warm-up excluded; rates are tokens over seconds, summed over them."
+    )
+
+
+def _intervals(rows: Sequence[Row], level: float) -> str:
+    family = max((row["family"] for row in rows), default=0)
+    pooled = any(row["restarts"] == 1 for row in rows) and any(row["restarts"] > 1 for row in rows)
+    together = f", wide enough for {family} comparisons at once (Holm)" if family > 1 else ""
+    floor = " and no narrower than what two runs of the baseline differ by" if _has_floor(rows) else ""
+    return (
+        f" In parentheses stands the {100 * level:g} % interval that the verdict rests on{together}{floor}: it pays "
+        "where the interval lies above 1. Other prompts are others of the same kinds in the same mix: what prompts of "
+        "one kind differ by is in their interval, what kinds differ by is not."
+        + (
+            " What launches differ by is estimated from all cells together, those of one launch included."
+            if pooled
+            else ""
+        )
+    )
+
+
+def _has_floor(rows: Sequence[Row]) -> bool:
+    return any(row["noise_floor"] is not None for row in rows)
+
+
+def _costs_alone(pinned: Sequence[Row], how: str, level: float, noise: Sequence[Row]) -> dict[str, Any]:
+    """The answer where every accept length was simulated: the bar is known, whether a drafter clears it is not."""
+
+    def lowest_of(rows: Sequence[Row]) -> Row:
+        """The lowest bar among the cells that rest on most servers: of single launches the lowest is luck."""
+        most = max(row["restarts"] for row in rows)
+        return min((row for row in rows if row["restarts"] == most), key=lambda each: each["break_even"]["estimate"])
+
+    def bar(rows: Sequence[Row]) -> str:
+        row = lowest_of(rows)
+        needed = row["break_even"]
+        sure = "" if needed["too_few"] else f" ({range_of(needed)})"
+        return f"{row['drafter']} breaks even at {needed['estimate']:.2f} tokens per verify{sure}"
+
+    first, *others = _by_condition(pinned)
+    lengths = ", ".join(f"{each:g}" for each in sorted({row["accept_length_pinned"] for row in pinned}))
+    lowest = lowest_of(first)
+    several = " that rests on several servers" if lowest["restarts"] > 1 else ""
+    servers = f"{lowest['restarts']} fresh server{'s' if lowest['restarts'] != 1 else ''}"
+    sure = f"It rests on {servers}, and {lowest['break_even']['too_few']}."
+    if not lowest["break_even"]["too_few"]:
+        sure = f"In parentheses its {100 * level:g} % interval, from {servers}."
+    if noise:
+        sure += (
+            f" Launches of one and the same cell differed by up to {noise[0]['spread']:.0%} ({noise[0]['drafter']})."
+        )
+    return {
+        "sentence": (
+            f"Not decided: accept lengths were pinned to {lengths}, so costs were measured and the drafters' quality "
+            f"was not. The lowest bar{several}: {bar(first)}; a drafter of this cost that reaches more pays."
+        ),
+        "verdict": "needs-more",
+        "how": f"{how} In parentheses stands the {100 * level:g} % interval of the bar.",
+        "best": None,
+        "uncertainty": f"What a real drafter reaches, nothing here tells. The bar itself: {sure[:1].lower()}{sure[1:]}",
+        "elsewhere": [f"{bar(rows)}." for rows in others],
+    }
+
+
+def _by_condition(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows by concurrency, temperature and prompt length, in the order in which these were measured."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["concurrency"], row["temperature"], row["context_tokens"])):
+        groups.setdefault((row["concurrency"], row["temperature"], row["context_tokens"]), []).append(row)
+    return list(groups.values())
+
+
+def best_of(judged: Sequence[Row]) -> Row:
+    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of all."""
+    for key in ("verdict", "verdict_same_prompts"):
+        paying = [row for row in judged if row[key] == "pays"]
+        if paying:
+            return max(paying, key=lambda row: row["speedup"]["estimate"])
+    return max(judged, key=lambda row: row["speedup"]["estimate"])
+
+
+def sentence_of(best: Row, level: float) -> str:
+    """Does it pay, by how much, how sure: for prompts of this kind where that is known, else for these very prompts."""
+    name, ratio, same = best["drafter"], best["speedup"], best["speedup_same_prompts"]
+    rates, lengths = _rates(best), _lengths(best)
+    if best["verdict"] == "pays":
+        return f"Yes. {name} decodes {_times(ratio, level)} as fast as the baseline{rates}{lengths}."
+    if best["verdict"] == "does-not-pay":
+        text = f"No. Even the best drafter measured, {name}, decodes at {_times(ratio, level)} the baseline's rate"
+        return f"{text}{rates}{lengths}."
+    if best["verdict_same_prompts"] == "pays":
+        return (
+            f"On these {best['prompts']} prompts, yes: {name} decodes {_times(same, level)} as fast as the "
+            f"baseline{rates}{lengths}. For other prompts it is not shown: {_open(ratio)}."
+        )
+    if best["verdict_same_prompts"] == "does-not-pay":
+        return (
+            f"On these {best['prompts']} prompts, no: the best drafter measured, {name}, decodes at "
+            f"{_times(same, level)} the baseline's rate{rates}{lengths}. For other prompts it is open: {_open(ratio)}."
+        )
+    return (
+        f"Not shown. The best drafter measured, {name}, decodes at {_times(ratio, level)} the baseline's rate{rates}: "
+        "it may be faster or slower."
+    )
+
+
+def uncertainty(best: Row) -> str:
+    """How sure the answer is, what makes it unsure, and what the baseline differed by when it was measured twice."""
+    texts = []
+    if best["verdict"] in DECIDED:
+        among = f" after {best['family']} comparisons" if best["family"] > 1 else ""
+        p = f"= {best['p_adjusted']:.2g}" if best["p_adjusted"] >= 0.001 else "below 0.001"
+        texts.append(f"Against no difference p {p}{among} (Student's t, launches pooled over all cells).")
+        texts.append(
+            f"On these very {best['prompts']} prompts the interval is {range_of(best['speedup_same_prompts'])}."
+        )
+    if best["family"] > 1:
+        texts.append(f"As the best of {best['family']} its own figure is somewhat flattered.")
+    who = "Prompts" if best["share_of_prompts"] >= 0.5 else "Fresh servers"
+    texts.append(f"{who} make most of the uncertainty.")
+    if best["noise_widest"] is not None:
+        texts.append(f"Launches of the baseline itself differed by up to {100 * best['noise_widest']:.1f} %.")
+    if best["note"]:
+        texts.append(f"Note: {best['note']}.")
+    return " ".join(texts)
+
+
+def elsewhere(judged: Sequence[Row], best: Row) -> list[str]:
+    """One sentence per other condition (concurrency, temperature, prompt length)."""
+    others = [best_of(rows) for rows in _by_condition(judged) if best not in rows]
+    return [f"{row['drafter']} {verdict_in_words(row)}: {_judged_range(row)}{_rates(row)}." for row in others]
+
+
+def verdict_in_words(row: Row) -> str:
+    """The verdict; where it is open for other prompts but not for these, both halves of it."""
+    if row["verdict"] not in DECIDED and row["verdict_same_prompts"] in DECIDED:
+        return f"{VERDICT_WORDS[row['verdict_same_prompts']]} on these prompts, not shown for others"
+    return VERDICT_WORDS[row["verdict"]]
+
+
+def judged_and_pinned(comparisons: Sequence[Row]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the two tables of comparisons show: arms with an accept length of their own, and the bar of pinned ones."""
+    pinned = [row for row in comparisons if row["break_even"] and row["accept_length_pinned"]]
+    judged = [row for row in comparisons if row not in pinned]
+    in_order = [_with_times(row) for rows in _by_condition(pinned) for row in rows]
+    return table_rows(judged) if any(row["speedup"] for row in judged) else [], in_order
+
+
+def _with_times(row: Row) -> dict[str, Any]:
+    """A pinned arm with its baseline's step and its own cycle in ms: a rate at a pinned length would be the pin's."""
+    step_ms = 1000 / row["base_tok_s"]
+    return {**row, "step_ms": step_ms, "cycle_ms": step_ms * row["break_even"]["estimate"]}
+
+
+def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Comparisons as a table shows them: of accept lengths the estimate alone, so that each interval in a row is one
+    that a verdict rests on."""
+    return [
+        {**row, **{name: row[name]["estimate"] if row[name] else None for name in ("accept_length", "break_even")}}
+        for row in rows
+    ]
+
+
+def range_of(interval: Row) -> str:
+    """``1.10 to 1.36``, or why there is no such range."""
+    return interval.get("too_few") or f"{bound(interval['low'])} to {bound(interval['high'])}"
+
+
+def _rates(row: Row) -> str:
+    """Both rates, per stream, and of all streams together where there are several."""
+    spec, base, streams = row.get("spec_tok_s"), row.get("base_tok_s"), row["concurrency"]
+    if not spec or not base:
+        return ""
+    if streams == 1:
+        return f" ({spec:.1f} against {base:.1f} tok/s)"
+    return (
+        f" ({spec:.1f} against {base:.1f} tok/s per stream, {spec * streams:.0f} against {base * streams:.0f} over all "
+        f"{streams} streams)"
+    )
+
+
+def _lengths(row: Row) -> str:
+    if not row["accept_length"]:
+        return ""
+    return (
+        f": accept length {row['accept_length']['estimate']:.2f} where {row['break_even']['estimate']:.2f} breaks even"
+    )
+
+
+def _judged_range(row: Row) -> str:
+    """The interval that the verdict in words rests on."""
+    these = row["verdict"] not in DECIDED and row["verdict_same_prompts"] in DECIDED
+    interval = row["speedup_same_prompts" if these else "speedup"]
+    return f"{interval['estimate']:.2f} times the baseline ({range_of(interval)})"
+
+
+def _open(interval: Row) -> str:
+    if interval.get("too_few"):
+        return str(interval["too_few"])
+    return f"prompts differ so much that {range_of(interval)} is possible"
+
+
+def _times(interval: Row, level: float) -> str:
+    if interval.get("too_few"):
+        return f"{interval['estimate']:.2f} times ({interval['too_few']})"
+    return f"{interval['estimate']:.2f} times ({100 * level:g} % interval {range_of(interval)})"

@@ -1,0 +1,230 @@
+"""A short traced window of a running server: which share of a cycle each of its parts takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from breakeven import telemetry
+from breakeven.errors import UserError, one_line
+from breakeven.hosts import LOCAL, Host
+from breakeven.server import readiness
+from breakeven.telemetry import traces
+from breakeven.workload.client import Client, RequestFailed, ServerGone
+from breakeven.workload.prompts import Prompt
+
+TRACE_TIMEOUT_S = 60.0
+STOPS_BY_ITSELF_S = 5.0
+HOST_WINDOWS = 8
+"""The host's window is longer: it is a mean, and its file is small."""
+LONG_TOKENS = 256
+"""Of the traced answer on a GPU: enough for the host's window."""
+_NAMES = {"draft_ms": "draft", "verify_ms": "verify", "draft_extend_ms": "draft extend", "other_ms": "other"}
+
+
+def cycle_shares(
+    base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host = LOCAL
+) -> dict[str, Any]:
+    """Trace ``steps`` forward passes of one request (its prefill is the first) and split the cycle into its parts.
+
+    Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "host_gap_ms", "n", "device", "work_ms", "sum_residual",
+    "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording a GPU's kernels stretches the cycle
+    (by 1.01 to 2.2 on an H200) and leaves the host slower, so that a window of the host alone goes before it there:
+    ``cycle_ms`` is its, the parts are the device's work, and ``host_gap_ms`` what that leaves. Around that window the
+    same request is sent without a profiler, and ``untraced`` holds the cycle that its times give (`untraced_cycle`),
+    with ``off``, what the window's is off from it as a share: a host that is the bottleneck is slowed by its profiler.
+    On a CPU, and where the host's window shows no cycle (``host_window`` says why), shares and cycle are those of the
+    one full window.
+
+    A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
+    ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
+    """
+    if not steps:
+        return {}
+    host_window: dict[str, Any] = {}
+    untraced: dict[str, Any] = {}
+    try:
+        if _on_gpu(base_url):
+            prompt = replace(prompt, max_new_tokens=max(prompt.max_new_tokens, LONG_TOKENS))
+            span = _span(client, prompt, HOST_WINDOWS * steps)
+            before = [_answer(client, prompt, tokens) for tokens in span]
+            host_window = _host_window(base_url, client, prompt, HOST_WINDOWS * steps, folder / "host", host)
+            untraced = untraced_cycle([*before, *(_answer(client, prompt, tokens) for tokens in span)])
+        trace_path = _trace(base_url, client, prompt, steps, folder, host, ["CPU", "GPU"])
+        trace = traces.read_trace(trace_path)
+        parts = traces.cycle_parts(trace)
+    except _NOT_TRACED as error:
+        return {"profile": {"error": _why(error)}}
+    profile = _as_traced(parts) | {
+        "n": parts["n"],
+        "device": parts["device"],
+        "work_ms": parts["work_ms"],
+        "sum_residual": parts["sum_residual"],
+        "traced_cycle_ms": parts["cycle_ms"],
+        "allreduce": traces.allreduce(trace),
+        "fused": traces.fused_kernels(trace),
+        "trace": str(trace_path.relative_to(folder.parent.parent)),
+    }
+    if "cycle_ms" in host_window:
+        profile |= _unstretched(parts, host_window)
+        if untraced:
+            untraced["off"] = host_window["cycle_ms"] / untraced["cycle_ms"] - 1
+    elif "why" in host_window:
+        profile["host_window"] = host_window["why"]
+    if untraced:
+        profile["untraced"] = untraced
+    return {"profile": profile}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How many cycles an answer took (steps without speculation), and its decode time."""
+
+    cycles: int
+    decode_ms: float
+
+
+def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The cycle that pairs of a long and a short answer to one prompt give, without a profiler.
+
+    ``cycle_ms`` is the median over the pairs of ``(long - short) / (their cycles' difference)``: the cycles between the
+    two lengths alone, so that what a request costs once (its first cycles, its end being noticed) drops out. Where the
+    two are of the same length, it is the long one's time over its cycles. ``cycles_ms``: each pair's. Empty without
+    answers.
+    """
+    cycles_ms = []
+    for long, short in zip(answers[::2], answers[1::2], strict=True):
+        more = long.cycles - short.cycles
+        cycles_ms.append((long.decode_ms - short.decode_ms) / more if more > 0 else long.decode_ms / long.cycles)
+    if not cycles_ms:
+        return {}
+    return {
+        "cycle_ms": statistics.median(cycles_ms),
+        "cycles_ms": cycles_ms,
+        "n": sum(each.cycles for each in answers[::2]),
+    }
+
+
+def _span(client: Client, prompt: Prompt, window: int) -> tuple[int, ...]:
+    """Tokens of a long and a short answer between which lie the cycles that the host's window counts.
+
+    A cycle grows with the text before it (by 4 % over 256 tokens on an H200), so that only the same stretch of an
+    answer can be compared. Empty from a release that reports no times.
+    """
+    sample = client.generate(prompt, baseline=False)
+    cycles = _cycles(sample)
+    if not sample["decode_s"] or cycles < 1:
+        return ()
+    tokens_per_cycle = (sample["completion_tokens"] - 1) / cycles
+    last = min(window, cycles)  # the first quarter of the window is left out, see `traces.host_cycle`
+    return tuple(1 + max(1, round(tokens_per_cycle * count)) for count in (last, last / 4))
+
+
+def _answer(client: Client, prompt: Prompt, tokens: int) -> Answer:
+    sample = client.generate(replace(prompt, max_new_tokens=tokens), baseline=False)
+    return Answer(max(1, _cycles(sample)), 1000 * sample["decode_s"])
+
+
+def _cycles(sample: Mapping[str, Any]) -> int:
+    return int(sample["verify_ct"] or sample["completion_tokens"] - 1)
+
+
+def _on_gpu(base_url: str) -> bool:
+    with readiness.client(base_url, timeout_s=TRACE_TIMEOUT_S) as http:
+        answer = http.get("/server_info")
+        if answer.status_code == 404:  # before 0.5.6
+            answer = http.get("/get_server_info")
+        return telemetry.server_settings(answer.raise_for_status().json())["device"] == "cuda"
+
+
+def _host_window(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host) -> dict[str, Any]:
+    """``traces.host_cycle`` of a window without the device's side, or ``why`` there is none."""
+    try:
+        alone = _trace(base_url, client, prompt, steps, folder, host, ["CPU"])
+        return traces.host_cycle(traces.read_trace(alone))
+    except _NOT_TRACED as error:
+        return {"why": _why(error)}
+
+
+_NOT_TRACED = (httpx.HTTPError, ServerGone, RequestFailed, UserError, TimeoutError)
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
+def _names(parts: dict[str, Any]) -> dict[str, str]:
+    return _NAMES if parts["speculative"] else {**_NAMES, "verify_ms": "target forward"}
+
+
+def _as_traced(parts: dict[str, Any]) -> dict[str, Any]:
+    """Shares of the traced cycle itself."""
+    shares = {name: parts[key] / parts["cycle_ms"] for key, name in _names(parts).items() if parts[key]}
+    return {"shares": shares, "cycle_ms": parts["cycle_ms"], "host_gap_ms": parts["host_gap_ms"]}
+
+
+def _unstretched(parts: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
+    """Shares of the host window's cycle: the device's work in each part, and what is left."""
+    cycle_ms, work = host["cycle_ms"], parts["work_ms"]
+    names = {"draft": "draft", "draft_extend": "draft extend"}
+    names["verify" if parts["speculative"] else "decode"] = _names(parts)["verify_ms"]
+    shares = {name: work[kind]["all"] / cycle_ms for kind, name in names.items() if kind in work}
+    shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+    gap_ms = max(0.0, shares["other"] * cycle_ms - parts["outside_ms"])
+    unstretched = {"shares": shares, "cycle_ms": cycle_ms, "host_gap_ms": gap_ms}
+    return unstretched | {"host_window": host["n"], "host_operator_us": host["operator_us"]}
+
+
+def _trace(
+    base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host, activities: list[str]
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    there = host.place(folder)
+    options = {
+        "output_dir": str(there),
+        "num_steps": steps,
+        "activities": activities,
+        "with_stack": False,
+        "record_shapes": False,
+    }
+    with readiness.client(base_url, timeout_s=TRACE_TIMEOUT_S) as http:
+        http.post("/start_profile", json=options).raise_for_status()
+        sample = client.generate(prompt, baseline=False)
+        deadline = time.monotonic() + TRACE_TIMEOUT_S
+        is_whole = 1 + _cycles(sample) >= steps  # the prefill counts as one
+        if not _appears(host, there, time.monotonic() + (STOPS_BY_ITSELF_S if is_whole else 0)):
+            http.post("/stop_profile").raise_for_status()  # the answer was shorter than the window
+    if not _appears(host, there, deadline):
+        raise TimeoutError(f"no trace appeared in {there} of {host.name} within {TRACE_TIMEOUT_S:.0f} s")
+    name = _complete(host, there, deadline)
+    host.bring(folder)
+    return folder / name
+
+
+def _found(host: Host, folder: Path) -> list[str]:
+    return [name for name in host.names(folder) if name.endswith(".trace.json.gz")]
+
+
+def _appears(host: Host, folder: Path, deadline: float) -> bool:
+    while not _found(host, folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _complete(host: Host, folder: Path, deadline: float) -> str:
+    """The trace's name, once its file has stopped growing: the server writes it after it appears."""
+    name, size = _found(host, folder)[0], -1
+    while (now := host.size(folder / name)) != size or not size:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{name} is still being written")
+        size = now
+        time.sleep(0.5)
+    return name
