@@ -136,3 +136,14 @@ def test_of_two_named_variants_the_first_is_what_the_other_is_compared_with(tmp_
     assert {row["against"] for row in rows.values()} == {"baseline, variant unfused"}
     assert {row["outcome"] for row in rows.values()} == {"faster"}
     assert rows["fused/baseline"]["speedup"]["estimate"] == pytest.approx(1 / 0.9, rel=0.03)
+
+
+def test_a_variant_inside_what_two_runs_of_one_server_differ_by_is_neither_faster_nor_slower(tmp_path: Path) -> None:
+    cells = {"unfused/ngram-d4": (2.0, 1.25), "fused/ngram-d4": (2.0, 1.25)}
+    baselines = {"unfused/baseline": 1.0, "unfused/baseline-again": 1.13, "fused/baseline": 1.07}
+    result = analyse(synthetic.sweep(tmp_path, cells, baselines=baselines))
+    row = by_cell(result["variants"])["fused/baseline"]
+    assert row["verdict"] == "not-distinguishable" and row["noise_widest"] > 0.07
+    assert row["speedup"]["low"] < 1 < row["speedup"]["high"]
+    needed = by_cell(result["comparisons"])["fused/ngram-d4"]["break_even"]
+    assert needed["high"] / needed["estimate"] > 1.07, "a bar is two rates, and no surer than they are"

@@ -66,6 +66,12 @@ def test_the_script_launches_the_fastest_cell_and_quotes_what_it_was_given(run_d
     assert not (run_dir / "pwned").exists() and "secret" not in script
 
 
+def test_a_rate_at_a_pinned_accept_length_is_no_drafters_and_never_the_fastest() -> None:
+    cells = [row("baseline", 50.0), row("eagle3-s3", 70.0, 3, accept_length_pinned=2.0)]
+    fastest = exports.fastest_row(cells)
+    assert fastest is not None and fastest["cell"] == "baseline"
+
+
 def test_adaptive_candidates_are_the_chains_that_pay_at_each_batch_and_zero_where_none_does() -> None:
     cells = [row("baseline", 50.0), row("s1", 60.0, 1), row("s3", 70.0, 3), row("s5", 68.0, 5)]
     cells += [row("baseline@c8", 40.0, concurrency=8), row("s1@c8", 30.0, 1, concurrency=8)]

@@ -7,7 +7,7 @@ condition the arms of a variant are compared with that variant's baseline, and t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +155,7 @@ def compare_all(
         if baseline:
             here = _stood_in_for(here, baseline.name, twins)
         measured = set(here["cell"])
-        pairs = [(baseline.name, name) for name in twins if name in measured] if baseline else []
+        pairs = _same_servers(arms, condition, measured)
         ready = [arm.name for arm in cells if arm.name in measured and baseline and baseline.name in measured]
         found = (
             compare(here, baseline.name, ready, by=["kind"] if by_kind else [], aa_pairs=pairs, level=level)
@@ -169,18 +169,24 @@ def compare_all(
     return rows
 
 
-def rivals(samples: pd.DataFrame, arms: Mapping[str, Arm], best: Mapping[str, Any], *, level: float) -> list[str]:
-    """The other arms of the best one's condition that, on the prompts measured, can't be told from it, in words."""
+def rivals(
+    samples: pd.DataFrame,
+    arms: Mapping[str, Arm],
+    best: Mapping[str, Any],
+    comparisons: Sequence[Mapping[str, Any]],
+    *,
+    level: float,
+) -> list[str]:
+    """The other arms of the best one's condition that pay too and, on the prompts measured, can't be told from it, in
+    words."""
     arm, words = arms[best["cell"]], in_words(arms)
     here = _of_condition(samples, arms, arm.condition)
     measured = set(here["cell"])
-    others = [
-        each.name
-        for each in arms.values()
-        if each.speculates and each.name != arm.name and each.name in measured and each.condition == arm.condition
-        if not each.pinned_length
-    ]
-    found = compare(here, arm.name, others, level=level) if others else []
+    paying = {row["cell"] for row in comparisons if row["verdict_same_prompts"] == "pays"}
+    others = [each.name for each in arms.values() if each.condition == arm.condition and each.name in paying & measured]
+    others = [name for name in others if name != arm.name]
+    pairs = _same_servers(arms, arm.condition, measured)
+    found = compare(here, arm.name, others, aa_pairs=pairs, level=level) if others else []
     found = [row for row in found if row["verdict_same_prompts"] == "not-distinguishable"]
     return [words[row["cell"]] for row in sorted(found, key=lambda row: -row["speedup"]["estimate"])]
 
@@ -199,7 +205,8 @@ def compare_variants(samples: pd.DataFrame, arms: Mapping[str, Arm], *, level: f
         others = [name for name in others if name in measured]
         if default is None or default.name not in measured or not others:
             continue
-        found = compare(here, default.name, others, level=level)
+        pairs = _same_servers(arms, condition, measured)
+        found = compare(here, default.name, others, aa_pairs=pairs, level=level)
         rows += [_described(row, arms[row["cell"]], words, default, here) for row in found]
     return [{**row, "against": words[row["against"]], "outcome": OUTCOMES[row["verdict"]]} for row in rows]
 
@@ -213,6 +220,14 @@ def _sets(arms: Mapping[str, Arm]) -> Iterable[tuple[Condition, str, Arm | None,
             cells = [arm for arm in here if arm.variant == variant and arm.speculates]
             if cells:
                 yield condition, variant, baselines.get(variant), cells
+
+
+def _same_servers(arms: Mapping[str, Arm], condition: Condition, measured: Set[str]) -> list[tuple[str, str]]:
+    """Cells that are one and the same server under a condition: what they differ by is noise, whatever is compared."""
+    baselines = baselines_of(arms, condition)
+    twins = [arm for arm in arms.values() if arm.is_twin and arm.condition == condition and arm.name in measured]
+    pairs = [(baselines[arm.variant].name, arm.name) for arm in twins if arm.variant in baselines]
+    return [pair for pair in pairs if pair[0] in measured]
 
 
 def _stood_in_for(samples: pd.DataFrame, baseline: str, twins: Sequence[str]) -> pd.DataFrame:

@@ -77,7 +77,10 @@ def by_kind_in_words(best: Row, by_kind: Sequence[Row]) -> list[str]:
             and first["speedup_same_prompts"]["low"] > row["speedup"]["estimate"]
         ):
             others.append(f"{row['kind']}: {first['drafter']} at {first['speedup']['estimate']:.2f}")
-    return [*sentences, *([f"Another drafter is faster on {'; '.join(others)}."] if others else [])]
+    if others:
+        prompts = f"on these {mine[0]['prompts']} prompts each of"
+        sentences.append(f"Another drafter did better {prompts} {'; '.join(others)}: confirm it with more.")
+    return sentences
 
 
 def of_variants(variants: Sequence[Row]) -> list[str]:
@@ -101,4 +104,4 @@ def of_search(predictions: Sequence[Row]) -> str:
         for row in predictions[:3]
     ]
     more = f" and {len(predictions) - 3} more" if len(predictions) > 3 else ""
-    return f" It was a search: what could not win was not launched ({'; '.join(told)}{more})."
+    return f" It was a search: what could not be 2 % faster than the best was not launched ({'; '.join(told)}{more})."

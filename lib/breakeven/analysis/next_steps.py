@@ -76,9 +76,9 @@ def _use(best: Row, fastest: str | None, rivals: Sequence[str]) -> dict[str, Any
         brings = f"{ratio['estimate'] - 1:+.0%} ({ratio['low'] - 1:+.0%} to {ratio['high'] - 1:+.0%}) over the baseline"
         if rivals:
             more = f" and {len(rivals) - 2} more" if len(rivals) > 2 else ""
-            brings += (
-                f"; not shown to be faster than {', '.join(rivals[:2])}{more}, so take what costs you least to run"
-            )
+            pay = "pays" if len(rivals) == 1 else "pay"
+            named = f"{', '.join(rivals[:2])}{more}, which {pay} too"
+            brings += f"; not shown to be faster than {named}: take what costs you least"
         script = "fastest.sh in the run's folder" if fastest == best["cell"] else "its command line in cells.json"
         how = f"launch it by {script}; watch the accept length on your own traffic"
         return _step(f"Serve with {best['drafter']}", "use", brings, how=how, evidence="measured")
@@ -136,7 +136,8 @@ def _change(row: Row) -> dict[str, Any]:
     if row["arm"] == "speculation":
         brings += "speculation"
     else:
-        brings += f"the baseline, which stays the faster arm (speculation {row['spec_gain']:+.0%})"
+        speculation = f"{row['spec_gain']:+.0%} for speculation"
+        brings += f"the baseline; where both save the same milliseconds it stays the faster arm ({speculation})"
     judged = f"{row['effort_days']:g} d, {row['risk']:.0%}"
     named = {name: row[name] for name in ("evidence", "refuted_by")}
     return _step(_capital(row["option"]), "change", brings, how=row["how_to_try"], judged=judged, **named)

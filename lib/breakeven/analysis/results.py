@@ -129,7 +129,7 @@ def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str,
     lengths = left_out.left_out(
         quiet, arms_by_name, comparisons, _summary(quiet, settings.level), _cycles(quiet, measured), noise
     )
-    rivals = arms.rivals(samples, arms_by_name, best, level=settings.level) if best else []
+    rivals = arms.rivals(samples, arms_by_name, best, comparisons, level=settings.level) if best else []
     about = setting.of_sweep(measured.cells, measured.machine, *_prompts(samples))
     fastest = (exports.fastest_row(measured.cells) or {}).get("cell") if measured.source == HERE else None
     return {

@@ -83,7 +83,7 @@ def conclude(
         ),
     }  # fmt: skip
     for name, (estimate, spread, ratio) in found.figures.items():
-        width = spread.quantile(_tail(level, 1))
+        width = max(spread.quantile(_tail(level, 1)), floor if name == "break_even" else 0.0)  # the bar is two rates
         intervals[name] = _interval(estimate, width, found, spread, level, verdict, too_wide, ratio=ratio)
     more_prompts, notes = None, _thin(found)
     if undecided:

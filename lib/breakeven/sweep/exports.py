@@ -110,8 +110,9 @@ def parquet(table: pd.DataFrame) -> bytes:
 
 
 def fastest_row(cells: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """A row of the cell with the highest mean rate at the lowest concurrency; baselines may win."""
-    good = [row for row in cells if row["status"] == "ok" and row.get("tok_s")]
+    """A row of the cell with the highest mean rate at the lowest concurrency; baselines may win, pinned accept lengths
+    may not: their rate is no drafter's."""
+    good = [row for row in cells if row["status"] == "ok" and row.get("tok_s") and not row.get("accept_length_pinned")]
     if not good:
         return None
     least = min(row["concurrency"] for row in good)
