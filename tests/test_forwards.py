@@ -87,3 +87,14 @@ def test_a_search_reads_between_measured_rows_and_not_beyond() -> None:
     # five rows lie between four and six: 26 ms, so that 14 ms are the rest; of two drafts between 7 and 14
     assert told["eagle-2"].cycle_ms == pytest.approx(21.0 + (7 + 14) / 2)
     assert told["eagle-2"].tok_s_at_best == pytest.approx(1800 / ((21.0 + 7) * (1 - search.MARGIN_OF_REST)))
+
+
+def test_a_forward_that_comes_out_longer_than_the_whole_cycle_leaves_no_rest() -> None:
+    """Eight requests cost a little more than one with eight rows: that is no gain for shorter chains."""
+    arms = [search.Candidate(f"ngram-{k}", "ngram", "ngram", k) for k in (3, 7)]
+    results = [
+        search.Result("baseline", 0, "", 50.0, forward_ms={4: 19.0, 8: 32.0}),
+        search.Result("ngram-7", 0, "", 65.0, 29.0, (1.0, 1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 1.9)),
+    ]
+    told = {each.arm: each for each in search.outlook(arms, results)}
+    assert told["ngram-3"].cycle_ms == pytest.approx(19.0)

@@ -300,17 +300,23 @@ def _cycle(
     if not drafts or not cycles:
         return None
     if {drafts, *cycles} <= forward_ms.keys():
-        rests = {each: cycle - forward_ms[each] for each, cycle in cycles.items()}
+        rests = _rests(cycles, forward_ms)
         shortest = min(rests)
         rest = rests[shortest] if drafts < shortest else cost_at(rests, drafts).cycle_ms
         if rest is None:
             return None
-        least = min(rest, rest * drafts / shortest) if drafts < shortest else rest
+        least = rest * drafts / shortest if drafts < shortest else rest
         margin = _margin(cycles, forward_ms, MARGIN_OF_REST)
         source = "bounded" if drafts < shortest else "interpolated"
         return source, forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
     whole = cost_at(cycles, drafts).cycle_ms
     return None if whole is None else ("interpolated", whole, whole * (1 - _margin(cycles, {}, MARGIN_UNKNOWN)))
+
+
+def _rests(cycles: Mapping[int, float], forward_ms: Mapping[int, float]) -> dict[int, float]:
+    """Milliseconds of each cycle that are not the forward: many requests cost a little more than one with as many
+    rows, so that a forward may come out longer than the whole cycle; then nothing is left."""
+    return {drafts: max(0.0, cycle - forward_ms.get(drafts, 0.0)) for drafts, cycle in cycles.items()}
 
 
 def _forwards(results: Sequence[Result], condition: str) -> dict[int, float]:
@@ -356,7 +362,7 @@ def _margin(cycles: Mapping[int, float], forward_ms: Mapping[int, float], unknow
     lengths = sorted(cycles)
     misses = []
     for left, middle, right in zip(lengths, lengths[1:], lengths[2:], strict=False):
-        rests = {each: cycles[each] - forward_ms.get(each, 0.0) for each in (left, right)}
+        rests = _rests({each: cycles[each] for each in (left, right)}, forward_ms)
         between = cost_at(rests, middle).cycle_ms
         assert between is not None
         expected = forward_ms.get(middle, 0.0) + between
