@@ -67,6 +67,14 @@ def test_a_launch_on_a_slower_host_is_named_as_people_count() -> None:
     assert "slow-host" not in warned(slow)
 
 
+def test_a_cycle_shorter_than_a_step_says_that_the_machine_changed(tmp_path: Path) -> None:
+    for name, ratio, warned_of in (("a", 0.94, True), ("b", 1.05, False)):
+        result = analysis.analyse(
+            analysis.load(synthetic.sweep(tmp_path / name, {"ngram-d2": (1.4, ratio)})), BreakEvenSettings()
+        )
+        assert ("cycle-below-step" in codes(result["warnings"])) is warned_of
+
+
 def test_two_estimates_of_a_cycle_that_differ_are_a_warning() -> None:
     cells = [launch("ngram-d4", 0, 80.0, profile={"untraced": {"off": 0.08}})]
     assert "differ by 8.0%" in warned(cells)["cycle-estimates-differ"]

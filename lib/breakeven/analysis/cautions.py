@@ -43,6 +43,7 @@ def warn(
         *_launches_differ(noise, comparisons),
         *_disturbed(samples),
         *_shorter_for_longer(comparisons, arms_of(cells)),
+        *_cycles_below_a_step(comparisons),
         *_unequal_limits(cells),
         *({"code": "floor-above-step", "text": row["how"]} for row in floors if row.get("above_step")),
         *_slow_hosts(cells),
@@ -105,6 +106,17 @@ def _launches_differ(
     if smaller:
         text += f", and what is claimed of {', '.join(smaller)} is less than that: it rests on several launches"
     yield {"code": "launches-differ", "text": f"{text}."}
+
+
+def _cycles_below_a_step(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """A cycle holds at least the forward of one step: a bar below 1 says that the machine changed between the two."""
+    for row in comparisons:
+        if row["break_even"] and row["break_even"]["estimate"] < 1:
+            text = (
+                f"{row['drafter']} breaks even at {row['break_even']['estimate']:.2f}, which no drafter can: its cycle "
+            )
+            text += "came out shorter than a step of the baseline, so the machine was faster while it ran"
+            yield {"code": "cycle-below-step", "text": text}
 
 
 def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
