@@ -71,7 +71,7 @@ class Noisy(Measurement):
     def _measure(self, server: Server, arm: Arm, rows: dict[Condition, dict[str, Any]]) -> None:
         if arm.name != THROTTLED:
             return super()._measure(server, arm, rows)
-        with throttled(psutil.Process(server.process.pid), self.share):
+        with throttled(psutil.Process(server.pid), self.share):
             return super()._measure(server, arm, rows)
 
 
