@@ -70,6 +70,7 @@ def test_a_rate_at_a_pinned_accept_length_is_no_drafters_and_never_the_fastest()
     cells = [row("baseline", 50.0), row("eagle3-s3", 70.0, 3, accept_length_pinned=2.0)]
     fastest = exports.fastest_row(cells)
     assert fastest is not None and fastest["cell"] == "baseline"
+    assert exports.adaptive_settings(cells) == {}
 
 
 def test_adaptive_candidates_are_the_chains_that_pay_at_each_batch_and_zero_where_none_does() -> None:

@@ -110,14 +110,18 @@ def parquet(table: pd.DataFrame) -> bytes:
 
 
 def fastest_row(cells: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """A row of the cell with the highest mean rate at the lowest concurrency; baselines may win, pinned accept lengths
-    may not: their rate is no drafter's."""
-    good = [row for row in cells if row["status"] == "ok" and row.get("tok_s") and not row.get("accept_length_pinned")]
+    """A row of the cell with the highest mean rate at the lowest concurrency; baselines may win."""
+    good = _with_a_rate(cells)
     if not good:
         return None
     least = min(row["concurrency"] for row in good)
     rates = pd.DataFrame([row for row in good if row["concurrency"] == least]).groupby("cell")["tok_s"].mean()
     return next(row for row in good if row["cell"] == rates.idxmax())
+
+
+def _with_a_rate(cells: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows with a rate of their own: at a pinned accept length it is no drafter's."""
+    return [row for row in cells if row["status"] == "ok" and row.get("tok_s") and not row.get("accept_length_pinned")]
 
 
 def launch_script(row: Mapping[str, Any]) -> str:
@@ -155,8 +159,8 @@ def adaptive_settings(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
         return {}
     rows = [
         {**row, "steps": row["steps"] or 0}
-        for row in cells
-        if row["status"] == "ok" and row.get("tok_s") and not row["temperature"] and not row["context_tokens"]
+        for row in _with_a_rate(cells)
+        if not row["temperature"] and not row["context_tokens"]
         if row["drafter"] == "none" or (row["drafter"] in ("EAGLE", "EAGLE3") and row["topk"] == 1)
         if row["variant"] == cells[0]["variant"]
     ]
