@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from breakeven.telemetry import read_log
+from breakeven.telemetry import read_log, read_log_lines
 from breakeven.telemetry.failure_rules import RULES
 from breakeven.telemetry.failures import Classifier, Failure, classify
 
@@ -593,11 +596,7 @@ def test_disguises_do_not_change_the_class(cls: str, lines: list[str], disguise:
     assert failure.cls == cls
 
 
-@pytest.mark.parametrize(
-    ("cls", "lines"),
-    [case[1:3] for case in LOGS if case[0] != "steps without topk"],
-    ids=[case[0] for case in LOGS if case[0] != "steps without topk"],
-)
+@pytest.mark.parametrize(("cls", "lines"), [case[1:3] for case in LOGS], ids=[case[0] for case in LOGS])
 def test_lines_of_other_ranks_do_not_change_the_class(cls: str, lines: list[str]) -> None:
     failure = classify(interleaved(lines))
     assert failure is not None
@@ -791,3 +790,292 @@ def test_the_version_is_taken_from_the_log_where_it_says_so() -> None:
 def test_a_failure_as_json_has_the_key_class() -> None:
     failure = Failure("hang", 3, "text", "advice", None)
     assert failure.as_dict() == {"class": "hang", "line": 3, "text": "text", "advice": "advice", "rank": None}
+
+
+SURVIVED_WARNINGS = [
+    "Failed to initialize FlashInfer workspace (backend=trtllm): No supported CUDA architectures found for major "
+    "versions [9, 10]. Disabling flashinfer allreduce fusion permanently.",
+    "CuTe DSL GDN prefill is not supported on this GPU (requires SM10x). Falling back to Triton for prefill.",
+    "FlashInfer AllReduce fusion disabled: the 8 ranks of this group are not confirmed to share one NVLink clique, "
+    "which the MNNVL backend requires.",
+    "NVFP4 w4a4 MoE requires compute capability >= 10.0; serving this checkpoint weight-only via FP4 Marlin instead.",
+    "Failed to get device capability: RuntimeError('SM 12.1+ requires CUDA >= 12.9')",
+    "Warning: User-specified context_length (65536) is greater than the derived context_length (32768).",
+    "Setup Custom allreduce failed with CUDA error: peer access is not supported between these two devices. To "
+    "silence this warning, specify --disable-custom-all-reduce explicitly.",
+    "'(ReadTimeoutError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out.\"))' thrown while "
+    "requesting HEAD https://huggingface.co/x/resolve/main/config.json",
+    "Detected GPT-OSS on Blackwell with driver >= 595, using triton MOE kernel to avoid triton_kernels SIGSEGV.",
+    "Weight cache daemon (pid=4) did not exit within 5s of SIGTERM; sending SIGKILL.",
+    "Failed to import DeepGEMM: CUDA_HOME environment variable is not set.",
+    "DFLASH only supports speculative_eagle_topk == 1; overriding speculative_eagle_topk=4 to 1.",
+    "Finalize AR fusion unavailable: requires Blackwell TP4/EP4 without DP attention. Using separate finalize and AR.",
+    "Mixed chunked prefill is disabled: EAGLE speculative decoding does not support it.",
+    "retry() failed once (1th try, maximum 3 retries). Will delay 1s and retry. Error: x",
+]
+
+
+@pytest.mark.parametrize("warning", SURVIVED_WARNINGS)
+@pytest.mark.parametrize("at", [1, 4, 6], ids=["loading", "loaded", "capturing"])
+def test_a_warning_that_the_server_survived_is_never_the_cause(warning: str, at: int) -> None:
+    def with_warning(prefix: str, tail: list[str], **ending: int) -> Failure | None:
+        return classify([*CAPTURING[:at], prefix + warning, *CAPTURING[at:], *tail], **ending)
+
+    for prefix in ("[2026-03-01 12:01:02 TP0] ", "", "2026-03-01 12:01:02,000 - WARNING - core.py:1 - "):
+        assert with_warning(prefix, []) is None
+        for cls, tail, ending in (
+            ("oom-at-capture", captured(OOM), {}),
+            ("unknown", captured("KeyError: 'x'"), {"exit_code": 1}),
+            ("killed", [], {"signal": 9}),
+        ):
+            failure = with_warning(prefix, tail, **ending)
+            assert failure is not None
+            assert (failure.cls, warning in failure.text) == (cls, False)
+
+
+def test_what_an_exception_says_is_a_cause_even_in_the_words_of_a_warning() -> None:
+    warned = "Warning: User-specified context_length (65536) is greater than the derived context_length (32768)."
+    for prefix in ("", "[rank1]: ", "(WorkerDict pid=616) ", "[2026-03-01 12:00:30 TP0] "):
+        failure = classify([*START, f"{prefix}ValueError: {warned}"])
+        assert failure is not None
+        assert failure.cls == "config"
+    failure = classify([*CAPTURING, "Capture cuda graph failed: no kernel image is available. Disabling it."])
+    assert failure is not None
+    assert failure.cls == "arch-gate"
+
+
+def test_an_exception_goes_before_a_complaint_of_the_same_weight() -> None:
+    complaint = "[2026-03-01 12:01:06 TP0] Can't write the cache: [Errno 13] Permission denied: '/x'"
+    failure = classify([*CAPTURING, complaint, *captured(OOM)])
+    assert failure is not None
+    assert failure.cls == "oom-at-capture"
+
+
+def traceback(file: str, function: str, source: list[str], error: str) -> list[str]:
+    """An exception whose last frame is this one."""
+    return [
+        "Traceback (most recent call last):",
+        '  File "/site/sglang/launch_server.py", line 11, in <module>',
+        "    run_server(sys.argv[1:])",
+        f'  File "/site/sglang/srt/{file}", line 380, in {function}',
+        *source,
+        error,
+    ]
+
+
+TOGETHER = "Give --speculative-num-steps"
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "source"),
+    [
+        ("server_args.py", "__post_init__", ["    self.speculative_eagle_topk is None"]),
+        ("server_args.py", "_handle_speculative_decoding", ["    assert (", "           ^"]),
+        ("arg_groups/speculative_hook.py", "_handle_eagle_family", ["    assert ("]),
+    ],
+)
+def test_a_bare_assertion_about_the_draft_is_known_by_its_frame(file: str, function: str, source: list[str]) -> None:
+    lines = traceback(file, function, source, "AssertionError")
+    for variant in (lines, interleaved(lines)):
+        failure = classify(variant)
+        assert failure is not None
+        assert (failure.cls, failure.text) == ("config", "AssertionError")
+        assert failure.advice.startswith(TOGETHER)
+
+
+def test_a_bare_assertion_while_serving_is_not_a_setting() -> None:
+    serving = [
+        "[2026-03-01 12:02:10 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+        '  File "/site/sglang/srt/speculative/eagle_worker_v2.py", line 512, in forward_batch_generation',
+        "    verify_input = self.draft_worker.draft(model_worker_batch)",
+        '  File "/site/sglang/srt/mem_cache/allocator.py", line 90, in free',
+        "    assert not self.is_not_in_free_group",
+        "AssertionError",
+    ]
+    loading = [
+        "[2026-03-01 12:00:00] speculative_num_draft_tokens is adjusted to speculative_num_steps + 1",
+        *START,
+        *traceback("layers/linear.py", "weight_loader", ["    assert a.shape == b.shape"], "AssertionError"),
+    ]
+    for lines in ([*READY, DECODE.format("1.90"), *serving], loading):
+        failure = classify(lines)
+        assert failure is not None
+        assert failure.cls == "unknown"
+    interval = ["    assert self.mamba_track_interval >= self.speculative_num_draft_tokens"]
+    failure = classify(traceback("server_args.py", "_handle_mamba", interval, "AssertionError"))
+    assert failure is not None
+    assert (failure.cls, failure.advice.startswith(TOGETHER)) == ("config", False)
+
+
+def test_what_argument_checking_raises_is_config() -> None:
+    for file in ("server_args.py", "arg_groups/speculative_hook.py"):
+        for error in (
+            "AssertionError: The expert parallel size must be 1 or the same as the tensor parallel size",
+            "ValueError: hicache_host_memory_mode must be 'cache' or 'buffer_only', got x",
+            "RuntimeError: KV4 is not tested on non-CUDA platforms.",
+        ):
+            failure = classify(traceback(file, "check", ["    raise ValueError("], error), exit_code=1)
+            assert failure is not None
+            assert (failure.cls, failure.text) == ("config", error)
+    elsewhere = traceback("managers/scheduler.py", "check", ["    f()"], "ValueError: got x")
+    asked_to_stop = traceback("server_args.py", "check", ["    f()"], "KeyboardInterrupt")
+    architecture = traceback("server_args.py", "check", ["    f()"], "ValueError: this requires SM90")
+    for lines, cls in ((elsewhere, "unknown"), (asked_to_stop, "exited-early"), (architecture, "arch-gate")):
+        failure = classify(lines, exit_code=1)
+        assert failure is not None
+        assert failure.cls == cls
+    # what comes after a traceback is not its exception
+    failure = classify([*architecture[:-1], "StopIteration", "ValueError: got x"], exit_code=1)
+    assert failure is not None
+    assert failure.cls == "unknown"
+
+
+NEIGHBOURS = [
+    ("unknown", "torch.AcceleratorError: CUDA error: an illegal instruction was encountered"),
+    ("arch-gate", "Fatal Python error: Illegal instruction"),
+    (
+        "config",
+        "requests.exceptions.ReadTimeout: (ReadTimeoutError(\"HTTPSConnectionPool(host='huggingface.co', port=443): "
+        'Read timed out. (read timeout=10)"))',
+    ),
+    ("config", "requests.exceptions.ConnectTimeout: HTTPSConnectionPool(host='hf-mirror.com', port=443): Max retries"),
+    ("not-ready", "requests.exceptions.ReadTimeout: HTTPConnectionPool(host='127.0.0.1', port=30000): Read timed out."),
+    (
+        "limits",
+        "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)",
+    ),
+    ("shared-memory", "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: No such file"),
+    ("config", "AssertionError: Aiter allreduce fusion is not supported with context parallelism"),
+    # a drafter and a target that lack what the other needs
+    ("config", "AttributeError: 'Qwen3ForCausalLM' object has no attribute 'get_embed_and_head'"),
+    ("config", "AttributeError: 'DeepseekV3ForCausalLM' object has no attribute 'set_embed_and_head'"),
+    (
+        "config",
+        "ValueError: Model Qwen3ForCausalLM does not implement set_eagle3_layers_to_capture, which EAGLE3 aux "
+        "hidden-state capture requires.",
+    ),
+    ("unknown", "AttributeError: 'Qwen3Model' object has no attribute 'get_embeddings'"),
+    # compilers
+    ("toolchain", "FileNotFoundError: nvcc not found at '/usr/local/cuda/bin/nvcc'. Ensure CUDA path is correct."),
+    ("toolchain", "RuntimeError: nvcc not found and PyTorch is not built with CUDA support."),
+    ("toolchain", "RuntimeError: ninja not found"),
+    # fusion
+    ("arch-gate", "ValueError: FlashInfer allreduce fusion does not support multi-node on non-Blackwell systems."),
+    ("arch-gate", "ValueError: FlashInfer allreduce fusion trtllm backend supports single-node only."),
+    ("arch-gate", "flashinfer.utils.BackendSupportedError: mm_fp4 does not support compute capability 120"),
+    ("arch-gate", "flashinfer.utils.BackendSupportedError: f does not support backend 'trtllm' with capability 120"),
+    ("arch-gate", "flashinfer.utils.BackendSupportedError: No suitable auto backends found for mm_fp4"),
+    # speculation beside other features
+    ("config", "ValueError: Currently ngram speculative decoding does not support dp attention."),
+    ("config", "ValueError: Currently standalone speculative decoding does not support dp attention."),
+    ("config", "ValueError: Currently DFLASH speculative decoding only supports pp_size == 1."),
+    ("config", "AssertionError: Speculative decoding is currently not supported with Flex Attention backend"),
+]
+
+
+@pytest.mark.parametrize(("cls", "text"), NEIGHBOURS)
+def test_neighbours_of_a_rule_keep_their_own_class(cls: str, text: str) -> None:
+    failure = classify(START + crash(text))
+    assert failure is not None
+    assert (failure.cls, text[:40] in failure.text) == (cls, True), failure
+
+
+def test_a_network_card_that_gave_up_is_the_first_warning_of_nccl() -> None:
+    lost = (
+        "box:1:2 [0] net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2 with status=12 vendor err 129"
+    )
+    none = "box:1:2 [0] NCCL WARN NET/IB : No device found."
+    failure = classify([*START, none, lost, *crash("RuntimeError: NCCL error: unhandled system error")])
+    assert failure is not None
+    assert (failure.cls, failure.text) == ("nccl", lost)
+
+
+def access(time: str, request: str, status: str = "200 OK") -> str:
+    return f'[2026-03-01 {time}] INFO:     10.0.0.9:5000 - "{request} HTTP/1.1" {status}'
+
+
+PREFILL = "[2026-03-01 12:02:00 TP0] Prefill batch, #new-seq: 1, #new-token: 8, #running-req: 0, #queue-req: 0"
+PROBES = [access(f"12:0{minute}:00", "GET /health") for minute in (3, 4, 5, 6)]
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        [PREFILL, access("12:02:00", "POST /v1/chat/completions"), DECODE.format("1.90")],
+        [
+            access("12:01:59", "POST /generate"),
+            PREFILL,
+            DECODE.format("1.90"),
+        ],  # before 0.5 it began before the prefill
+        *[
+            [PREFILL, DECODE.format("1.90"), access("12:02:03", f"POST {path}")]
+            for path in ("/invocations", "/vertex_generate", "/api/chat", "/classify", "/encode")
+        ],
+        [PREFILL, DECODE.format("1.90"), access("12:02:03", "POST /generate", "400 Bad Request")],
+        [PREFILL, DECODE.format("1.90"), access("12:02:03", "POST /generate", "500 Internal Server Error")],
+    ],
+)
+def test_a_streamed_request_then_idle_health_probes_is_no_failure(served: list[str]) -> None:
+    assert classify([*READY, *served, *PROBES]) is None
+
+
+def test_a_request_that_hangs_after_others_were_answered_is_seen() -> None:
+    answered = [PREFILL, DECODE.format("1.90"), access("12:02:03", "POST /generate")]
+    later = [line.replace("12:02:00", "12:09:00") for line in (PREFILL, DECODE.format("1.90"))]
+    probes = [access(f"12:1{minute}:00", "GET /health") for minute in (0, 1, 2)]
+    failure = classify([*READY, *answered, *PROBES, *later, *probes])
+    assert failure is not None
+    assert failure.cls == "not-ready"
+
+
+REFUSAL = "This model does not appear to be an embedding model. Please add `--is-embedding` when launching the server."
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        f"[2026-03-01 12:03:00] [http_server] Error: {REFUSAL}",
+        f"[2026-03-01 12:03:00] Error: {REFUSAL}",
+        "[2026-03-01 12:03:00] Error in request: ValueError: --enable-lora is not set",
+    ],
+)
+def test_a_refused_request_is_no_failure(refusal: str) -> None:
+    answer = access("12:03:00", "POST /v1/embeddings", "400 Bad Request")
+    assert classify([*READY, DECODE.format("1.90"), refusal, answer]) is None
+    hung = "[2026-03-01 12:10:00 TP0] Watchdog timeout (self.watchdog_timeout=300)"
+    failure = classify([*READY, DECODE.format("1.90"), hung, refusal, answer])
+    assert failure is not None
+    assert failure.cls == "hang"
+
+
+@pytest.mark.parametrize("what", ["[http_server] Error: too long", "Tool call parsing error: Expecting value: line 1"])
+def test_a_complaint_about_one_request_at_the_end_of_a_log_is_no_failure(what: str) -> None:
+    assert classify([*READY, DECODE.format("1.90"), f"[2026-03-01 12:03:00] {what}"]) is None
+
+
+@given(st.data())
+def test_no_damaged_log_ends_in_a_traceback(data: st.DataObject) -> None:
+    lines = [*READY, PREFILL, *[DECODE.format("1.90")] * 3, *PROBES, *crash(OOM)]
+    text = "\n".join(lines)
+    damage = st.sampled_from(["", "9" * 400, "1e999", "1.9.0", "nan", "0", "\x1b[1m", "-", "[", "\n", DECODE, "\x00"])
+    for _ in range(data.draw(st.integers(1, 12))):
+        at = data.draw(st.integers(0, len(text)))
+        text = text[:at] + data.draw(damage) + text[at + data.draw(st.integers(0, 8)) :]
+    log = read_log_lines(enumerate(text.split("\n"), 1))
+    json.dumps(log, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("garbled", "accept_length"),
+    [
+        ("accept len: 1.9.0", None),
+        ("accept len: \x1b[1m1.90\x1b[0m", 1.9),
+        ("accept len: 1.90, #running-req: 1e999", None),
+        ("accept len: 0.00", 0.0),
+    ],
+)
+def test_a_garbled_figure_is_left_out(garbled: str, accept_length: float | None) -> None:
+    line = DECODE.format("1.90").replace("accept len: 1.90", garbled)
+    log = read_log_lines(enumerate([*READY, line, line], 1))
+    assert [row["accept_length"] for row in log["decode"]] == ([] if accept_length is None else [accept_length] * 2)
+    assert log["summary"] == [] or log["summary"][0]["accept_length"] == accept_length

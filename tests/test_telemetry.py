@@ -115,6 +115,35 @@ def test_a_line_cut_off_by_the_next_one_gives_the_next_one() -> None:
     assert (row["running"], row["time"]) == (4, "2026-02-01 10:00:01")
 
 
+FIGURES = ("time", "rank", "running", "tokens", "token_usage", "accept_length", "gen_tok_s", "graph")
+BEFORE = FORMS[1][1].replace("TP0", "DP1 TP0").rstrip(", ")
+PREFILL = (
+    "[2026-03-01 12:02:00 TP1] Prefill batch, #new-seq: 1, #new-token: 8, #cached-token: 0, token usage: 0.50, "
+    "#running-req: 5, #queue-req: 3, cuda graph: False, input throughput (token/s): 12.00"
+)
+
+
+def figures(line: str) -> list[tuple]:
+    """What the rows of a log with this line say."""
+    return [tuple(row[name] for name in FIGURES) for row in read_log_lines([(1, line)])["decode"]]
+
+
+@pytest.mark.parametrize("line", [form[1] for form in FORMS], ids=[form[0] for form in FORMS])
+def test_lines_run_together_or_cut_off_never_mix(line: str) -> None:
+    whole, before = figures(line), figures(BEFORE)
+    assert (len(whole), len(before)) == (1, 1)
+    assert figures(BEFORE + line) == before + whole
+    assert figures(line + PREFILL) == whole
+    assert figures(line + PREFILL[PREFILL.index("Prefill") :]) == whole
+    assert figures(PREFILL + line) == whole
+    cut = line.index("#queue-req: ") + len("#queue-req: ")
+    for length in range(len(line)):
+        expected = whole if length > cut else []
+        assert figures(line[:length]) == expected
+        assert figures(line[:length] + PREFILL) == expected
+        assert figures(line[:length] + BEFORE) == expected + before
+
+
 RELEASES = ["0.4.4", "0.4.6", "0.4.6.post5", "0.4.9", "0.5.2", "0.5.3.post3", "0.5.5", "0.5.9", "0.5.12", "0.5.23"]
 
 
@@ -260,7 +289,8 @@ def test_an_empty_log_has_no_rows_and_no_failure(tmp_path: Path) -> None:
 
 def test_unreadable_logs_are_refused_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"x" * 10_000)[:20])
-    for path in (tmp_path / "missing.log", tmp_path, tmp_path / "cut.gz"):
+    (tmp_path / "damaged.gz").write_bytes(gzip.compress(b"x" * 10_000)[:10] + b"\xff" * 99)
+    for path in (tmp_path / "missing.log", tmp_path, tmp_path / "cut.gz", tmp_path / "damaged.gz"):
         with pytest.raises(UserError) as error:
             read_log(path)
         assert str(path) in str(error.value)
@@ -409,6 +439,12 @@ def test_a_missing_accept_length_is_not_one() -> None:
     assert server_settings({"version": "0.5.9", "internal_states": [{}]})["avg_spec_accept_length"] is None
     assert server_settings({"version": "0.4.4", "avg_spec_accept_length": 1.9})["avg_spec_accept_length"] == 1.9
     assert server_settings({"cuda_graph_bs": [1, 2], "cuda_graph_max_bs": 2})["cuda_graph_batch_sizes"] == [1, 2]
+
+
+def test_accept_length_of_any_dp_rank() -> None:
+    idle, busy = {"max_total_num_tokens": 5}, {"max_total_num_tokens": 7, "avg_spec_accept_length": 2.2}
+    settings = server_settings({"internal_states": [None, idle, busy]})
+    assert (settings["avg_spec_accept_length"], settings["max_total_tokens"]) == (2.2, 5)
 
 
 # ---- what a release has

@@ -278,13 +278,59 @@ def test_kernels_are_told_apart_by_name(name: str, kind: str, fused: bool) -> No
     assert (work_kind(name), is_fused(name)) == (kind, fused)
 
 
+MNNVL = "void flashinfer::trtllm_mnnvl_allreduce::oneshotAllreduceFusionKernel"
+TRTLLM = "_ZN10flashinfer23trtllm_allreduce_fusion39allreduce_fusion_kernel_oneshot_lamportILNS0_22"
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        (f"{MNNVL}<(unsigned char)8, __nv_bfloat16, true, (flashinfer::QuantType)0, float4>", True),
+        (f"{MNNVL}<(unsigned char)8, __nv_bfloat16, false, (flashinfer::QuantType)0, float4>", False),
+        (f"{MNNVL}<(unsigned char)8, __nv_bfloat16, (bool)1, float4>", True),
+        (f"{MNNVL}<(unsigned char)8, __nv_bfloat16, (bool)0, float4>", False),
+        ("oneshotAllreduceFusionKernelILh8E13__nv_bfloat16Lb1ELNS1_9QuantTypeE0E6float4EEvNS1_", True),
+        ("oneshotAllreduceFusionKernelILh8E13__nv_bfloat16Lb0ELNS1_9QuantTypeE0E6float4EEvNS1_", False),
+        (f"{TRTLLM}AllReduceFusionPatternE1E13__nv_bfloat16Li8ELb1ELb0EEEv", True),
+        (f"{TRTLLM}AllReduceFusionPatternE10E13__nv_bfloat16Li8ELb1ELb0EEEv", True),
+        (f"{TRTLLM}AllReduceFusionPatternE0E13__nv_bfloat16Li8ELb1ELb0EEEv", False),
+        ("allreduce_fusion_kernel_twoshot_sync<AllReduceFusionPattern::kAllReduce, __half, 8>", False),
+        ("flashinfer::trtllm_allreduce_fusion::lamport_initialize_kernel", False),
+        ("allreduce_fusion_kernel_twoshot_sync<AllReduceFusionPattern::kARResidualRMSNorm, __half, 8>", True),
+    ],
+)
+def test_mnnvl_without_its_norm_is_not_fused(name: str, fused: bool) -> None:
+    assert (work_kind(name), is_fused(name)) == ("allreduce", fused)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("void sm90::decode::dense::flash_fwd_splitkv_mla_kernel<cutlass::bfloat16_t>", "attention"),
+        ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4>>", "attention"),
+        ("void flash::flash_fwd_splitkv_combine_kernel<cutlass::half_t>", "attention"),
+        ("void flash_fwd_mla_combine_kernel<cutlass::bfloat16_t, float>", "attention"),
+        ("void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMlaKernelTmaWarpspecialized>", "attention"),
+        ("fused_moe_kernel", "matmul"),
+        ("void marlin_moe_wna16::Marlin<__nv_bfloat16>", "matmul"),
+        ("bmm_Bfloat16_E2m1E2m1_Fp32_bA16_bB16_bC16_t128x8x512_s4_swiGlu_dynBatch_sm100f", "matmul"),
+        ("void cutlass::gemm::kernel::Sm90Gemm<cute::SmemLayoutAtom, GemmLauncher>", "matmul"),
+        ("void tensorrt::pack<cute::SmemLayoutAtom>", "rest"),
+        ("void cublasLt::splitKreduce_kernel", "matmul"),
+    ],
+)
+def test_names_of_flashmla_and_moe_kernels(name: str, kind: str) -> None:
+    assert work_kind(name) == kind
+
+
 def test_bad_traces_are_refused_with_one_line(tmp_path: Path) -> None:
     whole = (H200 / "decode.trace.json.gz").read_bytes()
     (tmp_path / "cut.json.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "damaged.json.gz").write_bytes(whole[:10] + b"\xff" * 99)
     (tmp_path / "cut.json").write_bytes(gzip.decompress(whole)[:5000])
     (tmp_path / "other.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1}]}')
     (tmp_path / "text.json").write_text("no json")
-    for name in ("missing.json", "cut.json.gz", "cut.json", "other.json", "text.json"):
+    for name in ("missing.json", "cut.json.gz", "damaged.json.gz", "cut.json", "other.json", "text.json"):
         with pytest.raises(UserError) as error:
             read_trace(tmp_path / name)
         assert "\n" not in str(error.value)

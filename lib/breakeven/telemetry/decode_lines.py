@@ -11,16 +11,16 @@ import re
 from collections import deque
 from typing import Any
 
-from breakeven.telemetry.failures import clean
+from breakeven.telemetry.log_lines import HEADER, clean, pieces
 from breakeven.telemetry.releases import version_key
 
 KEPT_ROWS = 10_000  # decode rows kept from each end of a log; the summary always covers all of them
 PAUSE_FACTOR = 5.0  # a cycle this many times its predecessor's, at no larger batch, holds a pause
 
 _DECODE = re.compile(r"Decode batch(?:\s*\[\d+\])?[\s.,:]")
-_HEADER = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)((?:\s+[A-Z][A-Z_]*\d+)*)\s*\]")
 _PAIR = re.compile(r"([#A-Za-z][^:,]*?)\s*:\s*(?:full=)?([^\s,]+)")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)  # a wrapper may add to a line's end
+# A wrapper may add to a line's end. Longer numbers, exponents and second points are no release's but damage.
+_NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{1,9})?(?![\d.]|e[-+]?\d)", re.IGNORECASE)
 _GRAPH_LABEL = re.compile(r"^\w+ graph$")  # cuda, cpu, npu, musa: the device decides
 PREFILL_FROM_IDLE = re.compile(r"Prefill batch.*?#running-req:\s*0\b")
 
@@ -41,6 +41,7 @@ _KEYS: dict[str, tuple[str, type]] = {
     "queue req": ("queue", int),
     "retracted req": ("retracted", int),
 }
+_NEEDED = ("running", "gen_tok_s", "queue")  # every release's line ends with the queue: without it, it was cut off
 _ALWAYS = ("time", "rank", "running", "tokens", "token_usage", "accept_length", "gen_tok_s", "graph", "queue")
 
 
@@ -50,24 +51,29 @@ def parse_decode_line(text: str, line: int | None = None) -> dict[str, Any] | No
     ``running`` requests, ``accept_length`` tokens per verify (None without speculation), ``gen_tok_s`` tokens per
     second summed over the batch, ``graph`` whether a captured graph ran (None when the release does not say).
     Keys that only some releases print (``block_accept_length``, ``mamba_num``, ...) are present when printed.
-    Of several decode lines run together the last is read: the ones before it are cut off.
+    Of several decode lines run together the last whole one is read; ``log_lines.pieces`` gives them one by one.
     """
-    text = clean(text)
-    starts = list(_DECODE.finditer(text))
-    if not starts:
+    rows = [row for piece in pieces(clean(text)) if (row := _row(piece, line))]
+    return rows[-1] if rows else None
+
+
+def _row(text: str, line: int | None) -> dict[str, Any] | None:
+    label = _DECODE.search(text)
+    if not label:
         return None
-    header, body = text[: starts[-1].start()], text[starts[-1].end() :]
     row: dict[str, Any] = {"line": line, **dict.fromkeys(_ALWAYS)}
-    if stamps := _HEADER.findall(header):
-        row["time"], row["rank"] = stamps[-1][0], stamps[-1][1].strip() or None
-    for raw_key, value in _PAIR.findall(body):
+    if header := HEADER.search(text[: label.start()]):
+        row["time"], row["rank"] = header["time"] + (header["fraction"] or ""), header["rank"].strip() or None
+    for raw_key, value in _PAIR.findall(text[label.end() :]):
         key = " ".join(re.sub(r"[#_-]", " ", raw_key).lower().split())
         if _GRAPH_LABEL.match(key):
             row["graph"] = value.lower().startswith("true")
         elif key in _KEYS:
             name, kind = _KEYS[key]
             row[name] = _number(value, kind)
-    return row if row["running"] is not None and row["gen_tok_s"] is not None else None
+            if name == "accept_length" and row[name] is None:
+                return None  # it speculated: a cycle without the accept length would be wrong
+    return row if all(row[name] is not None for name in _NEEDED) else None
 
 
 def _number(text: str, kind: type) -> float | int | None:
@@ -104,11 +110,11 @@ def format_decode_line(row: dict[str, Any], sglang_version: str) -> str:
 def cycle_ms(row: dict[str, Any]) -> float | None:
     """Milliseconds per cycle at this row's batch: ``1000 * running * accept_length / gen_tok_s``.
 
-    Without speculation the accept length is 1 and this is the decode step. None where the rate is 0.
+    Without speculation the accept length is 1 and this is the decode step. None where one of the three is 0.
     """
-    if not row["gen_tok_s"] or not row["running"]:
-        return None
     accept_length = 1.0 if row["accept_length"] is None else row["accept_length"]
+    if not row["gen_tok_s"] or not row["running"] or not accept_length:
+        return None
     return 1000.0 * row["running"] * accept_length / row["gen_tok_s"]
 
 
@@ -125,8 +131,8 @@ class DecodeRows:
 
     def note_idle(self, text: str) -> None:
         """A prefill that found nothing running: the interval under way holds the idle time before it."""
-        stamps = _HEADER.findall(clean(text))
-        self.idle_since.add((stamps[-1][1].strip() or None) if stamps else None)
+        header = HEADER.search(clean(text))
+        self.idle_since.add((header["rank"].strip() or None) if header else None)
 
     def add(self, row: dict[str, Any]) -> None:
         rank = row["rank"]

@@ -7,6 +7,7 @@ Formats were read in the released sources.
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO, cast
 from breakeven.errors import UserError
 from breakeven.telemetry.decode_lines import PREFILL_FROM_IDLE, DecodeRows, parse_decode_line
 from breakeven.telemetry.failures import Classifier
+from breakeven.telemetry.log_lines import pieces
 
 SCHEMA_VERSION = 1
 MAX_LINE_BYTES = 1 << 16  # a longer line is read in pieces: a log may hold megabytes of binary without a newline
@@ -33,7 +35,7 @@ def read_log(path: str | Path) -> dict[str, Any]:
             return read_log_lines(_lines(file))
     except FileNotFoundError:
         raise UserError(f"no log at {path}; give the file that the server's output went to") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"the log {path} can't be read: {reason}; give a readable text or gzip file") from None
 
@@ -41,13 +43,14 @@ def read_log(path: str | Path) -> dict[str, Any]:
 def read_log_lines(lines: Iterable[tuple[int, str]]) -> dict[str, Any]:
     """``read_log`` over numbered pieces of lines; a line number may come several times."""
     rows, classifier, number = DecodeRows(), Classifier(), 0
-    for number, text in lines:
-        if "Decode batch" in text:
-            if row := parse_decode_line(text, number):
-                rows.add(row)
-        elif "Prefill batch" in text and PREFILL_FROM_IDLE.search(text):
-            rows.note_idle(text)
-        classifier.feed(number, text)
+    for number, physical in lines:
+        for text in pieces(physical):
+            if "Decode batch" in text:
+                if row := parse_decode_line(text, number):
+                    rows.add(row)
+            elif "Prefill batch" in text and PREFILL_FROM_IDLE.search(text):
+                rows.note_idle(text)
+            classifier.feed(number, text)
     failure = classifier.result()
     kept = rows.first + list(rows.last)
     return {
@@ -177,15 +180,15 @@ def server_settings(server_info: dict[str, Any]) -> dict[str, Any]:
     """Effective settings of a server in one set of names, from ``/server_info`` (``/get_server_info`` before 0.5.6).
 
     What the scheduler says about itself (``internal_states``, or top level in 0.4.4) goes before the flags it was
-    given. A setting that the release does not report is None: in particular ``avg_spec_accept_length``, which is
-    absent until the first log interval is over, is never taken for 1.0.
+    given; of several data-parallel schedulers, the first that says it. A setting that the release does not report is
+    None: in particular ``avg_spec_accept_length``, which is absent until the first log interval is over (a rank that
+    had no request yet has none), is never taken for 1.0.
     """
     states = server_info.get("internal_states") or []
-    first = states[0] if isinstance(states, list) and states else states
-    scheduler = first if isinstance(first, dict) else {}
-    graphs = scheduler.get("cuda_graph_config") or server_info.get("cuda_graph_config") or {}
+    schedulers = states if isinstance(states, list) else [states]
+    sources: list[dict[str, Any]] = [state for state in [*schedulers, server_info] if isinstance(state, dict)]
+    graphs = _first(("cuda_graph_config",), sources)
     decode_graph = graphs.get("decode") if isinstance(graphs, dict) else None
-    sources: list[dict[str, Any]] = [scheduler, server_info]
     settings = {name: _first(names, sources) for name, names in _SETTINGS.items()}
     if isinstance(decode_graph, dict):  # 0.5.15 on: one structure for the graphs of both phases
         for name, key in (("cuda_graph_batch_sizes", "bs"), ("cuda_graph_max_batch_size", "max_bs")):

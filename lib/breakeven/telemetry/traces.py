@@ -16,6 +16,7 @@ import bisect
 import itertools
 import re
 import statistics
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def _events(path: Path, categories: frozenset[str]) -> list[dict[str, Any]]:
             return [e for e in ijson.items(file, "traceEvents.item", use_float=True) if e.get("cat") in categories]
     except FileNotFoundError:
         raise UserError(f"no trace at {path}; profile a few steps first (start_profile)") from None
-    except (OSError, EOFError, ijson.JSONError) as error:
+    except (OSError, EOFError, zlib.error, ijson.JSONError) as error:
         reason = one_line(error)
         raise UserError(f"the trace {path} can't be read ({reason}); profile again, it may be cut off") from None
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from functools import lru_cache
 
-from breakeven.telemetry.failure_rules import (
+from breakeven.telemetry.failure_rules import RULES
+from breakeven.telemetry.log_lines import seconds_between
+from breakeven.telemetry.releases import version_key
+from breakeven.telemetry.rule import (
+    CAUSE,
     DRAFTER_ADVICE,
     NCCL_ADVICE,
     NCCL_DEFAULT_ADVICE,
     PHASE_ADVICE,
-    RULES,
     SYMPTOM,
     UNKNOWN_ADVICE,
     Rule,
     flags,
 )
-from breakeven.telemetry.releases import version_key
 
 NOT_WORKING_BELOW = 1.02  # accept length at which no draft is ever accepted
 NOT_WORKING_LINES = 2  # decode lines (40 cycles each) that it takes to say so
 HUNG_AFTER_S = 60.0  # health answers for this long after the last step of a request under way
+PAUSE_S = 60.0  # steps that far apart belong to different requests: a log has one of every 40 decode steps
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,12 @@ class Candidate:
     rule: Rule
     cls: str
     seen: Evidence
+    raised: bool  # an exception's own line, not something that was merely said
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Lower decides: the stronger level, then the earlier line."""
-        return -self.rule.level, self.seen.line
+    def order(self) -> tuple[int, bool, int]:
+        """Lower decides: the stronger level, an exception before what may be a warning, then the earlier line."""
+        return -self.rule.level, self.rule.level == CAUSE and not self.raised, self.seen.line
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,30 @@ class Fate:
     decode: Evidence | None = None  # last decode line
     accept_lines: int = 0
     accept_max: float = 0.0
+    stepped: str | None = None  # time stamp of the last step
+    burst: str | None = None  # time stamp of the first step since there was a pause
+    answered: str | None = None  # time stamp of the last answer: its end, or its beginning where it was streamed
     under_way: str | None = None  # time stamp of the last step of a request that was not answered yet
     health_after: Evidence | None = None  # last health answer since
     health_count: int = 0
+
+    @property
+    def stuck(self) -> bool:
+        """Whether what is wrong is that nothing gets on, which no answer of another process refutes."""
+        return self.best is not None and self.best.cls in ("hang", "not-ready")
+
+    def survive(self) -> None:
+        """It went on: what was complained about before did no harm, unless one of its processes died."""
+        if not self.dead:
+            self.best = self.last_error = None
+
+    def step(self) -> None:
+        """A batch ran, at ``time``."""
+        pause = seconds_between(self.stepped, self.time)
+        if pause is None or pause >= PAUSE_S:
+            self.burst = self.time
+        self.stepped = self.under_way = self.time
+        self.health_after, self.health_count = None, 0
 
 
 @lru_cache(maxsize=4096)  # a dying server repeats itself, rank by rank and thread by thread
@@ -176,11 +200,19 @@ def _drafter(fate: Fate) -> _Verdict | None:
 
 
 def _hung(fate: Fate) -> _Verdict | None:
-    """No error anywhere, but a request that never ends while /health answers."""
-    if fate.health_after is None or fate.health_count < 3 or not fate.under_way or not fate.time:
+    """No error anywhere, but a request that never ends while /health answers.
+
+    A streamed answer is logged when it begins: with one about, nobody can tell whether the steps since were its own.
+    """
+    if fate.health_after is None or fate.health_count < 3:
         return None
-    waited = datetime.fromisoformat(fate.time) - datetime.fromisoformat(fate.under_way)
-    return ("not-ready", fate.health_after, _advice_of("not-ready")) if waited.total_seconds() >= HUNG_AFTER_S else None
+    waited = seconds_between(fate.under_way, fate.time)
+    if waited is None or waited < HUNG_AFTER_S:
+        return None
+    before = seconds_between(fate.answered, fate.burst)
+    if fate.answered and (before is None or before < PAUSE_S):
+        return None
+    return "not-ready", fate.health_after, _advice_of("not-ready")
 
 
 def _advice_of(cls: str) -> str:
