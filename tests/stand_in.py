@@ -43,7 +43,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             print('INFO: 127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable', flush=True)
             return self.answer({}, 503)
         if self.path == "/get_server_info" or (self.path == "/server_info" and behaviour != "old"):
-            more = {"speculative_algorithm": "EAGLE3"} if behaviour == "speculating" else {}
+            unasked = {"speculating": {"speculative_algorithm": "EAGLE3"}}
+            unasked["fusing"] = {"enable_flashinfer_allreduce_fusion": True}
+            more = unasked.get(behaviour, {})
             self.answer({"max_running_requests": 7, "api_key": "secret", "tokenizer_mode": "auto", **more})
         else:
             self.answer({}, 200 if self.path in ("/health", "/health_generate") else 404)
@@ -75,8 +77,8 @@ server.serve_forever()
 """
 
 
-def lay_out_stand_in(site: Path) -> Path:
-    """A folder for PYTHONPATH in which ``-m sglang.launch_server`` is the stand-in, a release 0.5.23."""
+def lay_out_stand_in(site: Path, version: str = "0.5.23") -> Path:
+    """A folder for PYTHONPATH in which ``-m sglang.launch_server`` is the stand-in, by its metadata this release."""
     (site / "sglang" / "srt").mkdir(parents=True)
     (site / "sglang" / "__init__.py").write_text("")
     (site / "sglang" / "launch_server.py").write_text(STAND_IN)
@@ -84,7 +86,7 @@ def lay_out_stand_in(site: Path) -> Path:
     flags += ["--context-length", "--max-running-requests", "--enable-metrics", "--speculative-num-draft-tokens"]
     flags += ["--speculative-ngram-max-bfs-breadth"]
     (site / "sglang" / "srt" / "server_args.py").write_text(f"FLAGS = {flags}\n")
-    info = site / "sglang-0.5.23.dist-info"
+    info = site / f"sglang-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
     return site

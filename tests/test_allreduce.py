@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from breakeven import artifacts
 from breakeven.collectives import allreduce
 from breakeven.collectives.allreduce import ALLREDUCE, WITH_NORM, Setting
+from breakeven.config import ServerSettings
 from breakeven.errors import UserError
 
 pytestmark = pytest.mark.process
@@ -103,6 +104,32 @@ def test_a_reference_that_fails_is_no_result(tmp_path: Path) -> None:
 def test_no_ranks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="allreduce_ranks is 0"):
         allreduce.bench(64, 0, tmp_path)
+
+
+def test_the_width_of_a_model_is_found_or_its_absence_told(tmp_path: Path) -> None:
+    def width(config: str) -> int:
+        (tmp_path / "config.json").write_text(config)
+        return allreduce.hidden_size(tmp_path)
+
+    assert width('{"text_config": null, "hidden_size": 64}') == 64
+    assert width('{"text_config": {"hidden_size": 32}, "hidden_size": 64}') == 32
+    for config in ("{}", "[]", "7", '{"hidden_size": null}', '{"text_config": 3}', '{"text_config": {}}', "{"):
+        with pytest.raises(UserError, match="gives no hidden_size"):
+            width(config)
+
+
+def test_why_there_is_no_bench_is_said_as_it_is(tmp_path: Path) -> None:
+    def why(**values: Any) -> str | None:
+        settings = ServerSettings(**values)
+        reason = allreduce.why_not(settings)
+        assert reason is None or allreduce.bench_of(settings, tmp_path) is None
+        return reason
+
+    assert "is 0" in str(why())
+    for host in ("box", "attach:http://127.0.0.1:30000"):
+        assert f"`host` is {host}" in str(why(allreduce_ranks=2, host=host))
+    assert "`model` is none" in str(why(allreduce_ranks=2, model="none"))
+    assert why(allreduce_ranks=2) is None
 
 
 def test_payloads_are_batch_times_width_times_hidden_times_two_bytes_and_each_size_comes_once() -> None:

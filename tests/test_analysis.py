@@ -171,6 +171,44 @@ def test_where_restarts_make_it_open_they_are_named(tmp_path: Path) -> None:
     assert "Fresh servers make most of the uncertainty" in answer["uncertainty"]
 
 
+def test_no_is_said_only_when_every_drafter_loses(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (1.9, 2.0), "ngram-d8": (2.0, 2.2)}, noise=0.002)
+    rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
+    for row in rows:
+        if row["cell"] == "ngram-d8":
+            row["decode_s"] *= 0.5 + (int(row["prompt_id"].rpartition("-")[2]) % 4) * 0.34
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = analyse(tmp_path)
+    answer, step = result["answer"], result["next_steps"][0]
+    assert answer["best"]["verdict"] == "does-not-pay" and answer["open"]["cell"] == "ngram-d8"
+    assert answer["sentence"].startswith("Not shown. None is seen to pay: the best drafter measured, NGRAM with 4")
+    assert "open: NGRAM with 8 draft tokens (0." in answer["sentence"] and answer["verdict"] == "not-distinguishable"
+    assert step["kind"] == "measure" and "NGRAM with 8 draft tokens" in step["brings"]
+    assert result["next_steps"][1]["step"] == "Until then, serve without speculation"
+
+
+@pytest.mark.parametrize(
+    ("cycle", "said", "step"), [(1.25, "Yes", "Until then, serve with"), (3.0, "No", "Until then, serve without")]
+)
+def test_one_restart_says_its_launch_noise_is_assumed(tmp_path: Path, cycle: float, said: str, step: str) -> None:
+    result = analyse(synthetic.sweep(tmp_path, {"ngram-d4": (2.0, cycle)}, restarts=1))
+    answer, steps = result["answer"], result["next_steps"]
+    assert answer["sentence"].startswith(f"{said}, if fresh servers differ by no more than the 2% assumed. ")
+    assert "launch noise assumed 2%, not measured" in answer["uncertainty"]
+    assert "Student" not in answer["uncertainty"] and "Fresh servers" not in answer["uncertainty"]
+    assert steps[0]["step"] == "Measure on 3 fresh servers each" and steps[1]["step"].startswith(step)
+
+
+def test_a_cell_launched_once_beside_others_rests_on_what_those_differ_by(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25), "ngram-d8": (2.0, 1.0)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"] = [row for row in content["cells"] if (row["cell"], row["restart"] > 0) != ("ngram-d8", True)]
+    artifacts.write_json(tmp_path / "cells.json", content)
+    answer = analyse(tmp_path)["answer"]
+    assert answer["best"]["restarts"] == 1 and answer["best"]["assumed_launch_sd"] is None
+    assert answer["sentence"].startswith("Yes. NGRAM with 8")
+
+
 def test_findings_say_both_halves_of_an_open_verdict(tmp_path: Path) -> None:
     (finding,) = analyse(spread_over_kinds(tmp_path))["findings"]
     assert "pays on these prompts, not shown for others" in finding

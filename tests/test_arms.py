@@ -49,11 +49,47 @@ def test_other_variants_are_compared_with_the_default_baseline_too(grid: dict[st
 
 
 def test_the_answer_names_the_condition_that_differs(grid: dict[str, Any]) -> None:
-    assert grid["answer"]["sentence"].startswith("Yes. NGRAM with 4 draft tokens")
+    assert grid["answer"]["sentence"].startswith("Yes. NGRAM with 4 draft tokens, variant fused, concurrency 1")
     elsewhere, fused, kinds = grid["answer"]["elsewhere"]
-    assert kinds.startswith("By kind (8 prompts each, these alone): NGRAM with 4 draft tokens, concurrency 1 pays on")
+    by_kind = "By kind (8 prompts each, these alone): NGRAM with 4 draft tokens, variant fused, concurrency 1 pays on"
+    assert kinds.startswith(by_kind)
     assert "concurrency 4 does not pay" in elsewhere
     assert fused.startswith("baseline, variant fused, concurrency 1 is faster than baseline, concurrency 1: 1.1")
+
+
+def test_the_answer_stands_beside_the_fastest_baseline_of_its_condition(grid: dict[str, Any]) -> None:
+    best = grid["answer"]["best"]
+    assert best["cell"] == "fused/ngram-d4" and best["against"] == "fused/baseline"
+    assert "as fast as the fastest baseline (variant fused)" in grid["answer"]["sentence"]
+
+
+def test_family_counts_every_condition(grid: dict[str, Any]) -> None:
+    assert {row["family"] for row in grid["comparisons"]} == {3} == {grid["answer"]["best"]["family"]}
+    assert {row["family"] for row in grid["by_kind"]} == {6}
+    assert "wide enough for 3 comparisons at once" in grid["answer"]["how"]
+
+
+def test_answer_does_not_recommend_a_variant_slower_than_another_baseline(tmp_path: Path) -> None:
+    cells = {"ngram-d4": (2.0, 2.1), "slow/ngram-d4": (2.0, 2.22)}
+    result = analyse(synthetic.sweep(tmp_path, cells, baselines={"baseline": 1.0, "slow/baseline": 2.0}, noise=0.003))
+    answer, step = result["answer"], result["next_steps"][0]
+    assert answer["sentence"].startswith(
+        "No. Even the best drafter measured, NGRAM with 4 draft tokens, decodes at 0.9"
+    )
+    assert "the fastest baseline (variant default)" in answer["sentence"] and answer["verdict"] == "does-not-pay"
+    assert step["step"] == "Serve the fastest baseline (variant default), without speculation"
+    assert by_cell(result["comparisons"])["slow/ngram-d4"]["verdict"] == "pays"
+    assert any("variant slow pays beside the baseline of its own variant (1.8" in each for each in answer["elsewhere"])
+
+
+def test_a_drafter_on_another_variant_has_to_beat_the_fastest_baseline_too(tmp_path: Path) -> None:
+    cells = {"ngram-d4": (2.0, 2.4), "fused/ngram-d4": (2.0, 1.6)}
+    result = analyse(synthetic.sweep(tmp_path, cells, baselines={"baseline": 1.0, "fused/baseline": 1.2}, noise=0.003))
+    best, point = result["answer"]["best"], result["outlook"]["point"]
+    assert (best["cell"], best["against"], best["verdict"]) == ("fused/ngram-d4", "baseline", "pays")
+    assert best["speedup"]["estimate"] == pytest.approx(1.25, rel=0.01)
+    assert by_cell(result["comparisons"])["fused/ngram-d4"]["speedup"]["estimate"] == pytest.approx(1.5, rel=0.01)
+    assert point["step_ms"] == pytest.approx(50.0, rel=0.01) and point["cycle_ms"] == pytest.approx(80.0, rel=0.01)
 
 
 def test_a_drafter_whose_speed_up_crosses_1_has_a_crossover_between_the_two(grid: dict[str, Any]) -> None:

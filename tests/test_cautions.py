@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from breakeven import analysis, artifacts
-from breakeven.analysis import arms, cautions
+from breakeven.analysis import arms, cautions, disturbances
 from breakeven.config import BreakEvenSettings
 from tests import synthetic
 
@@ -101,10 +101,10 @@ def test_arms_left_to_a_prediction_are_those_that_were_not_measured(tmp_path: Pa
 def test_a_request_that_something_else_slowed_down_is_named(tmp_path: Path) -> None:
     synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25)})
     rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
-    assert "disturbed-requests" not in codes(list(cautions._disturbed(pd.DataFrame(rows))))
+    assert "disturbed-requests" not in codes(list(disturbances.warnings(pd.DataFrame(rows))))
     slow = next(row for row in rows if (row["cell"], row["restart"]) == ("ngram-d4", 1))
     slow["decode_s"] *= 1.8
-    text = codes(list(cautions._disturbed(pd.DataFrame(rows))))["disturbed-requests"]
+    text = codes(list(disturbances.warnings(pd.DataFrame(rows))))["disturbed-requests"]
     assert "ngram-d4, restart 2, prompt code edit-0 1.8 times" in text
 
 

@@ -21,9 +21,11 @@ import pytest
 from breakeven import artifacts, config, sweep
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError
+from breakeven.hosts import LOCAL
 from breakeven.launch.design import Arm, Launch
+from breakeven.launch.serving import Serving
 from breakeven.sweep import cluster
-from breakeven.sweep.measuring import Workload
+from breakeven.sweep.measuring import Measurement, Workload
 from breakeven.sweep.store import Store
 from breakeven.workload.prompts import Prompt
 from tests import verdicts
@@ -69,6 +71,36 @@ def test_a_launch_that_a_worker_lost_with_its_connection_is_measured_again_three
     with pytest.raises(RuntimeError, match="lost 3 times; the last: the connection dropped"):
         work([lost, lost, lost], tmp_path / "other")
     assert artifacts.read_json(tmp_path / "other" / "cells.json")["cells"] == []
+
+
+def test_workers_serve_through_the_runs_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "overlay" / "changed").mkdir(parents=True)
+    (tmp_path / "overlay" / "changed" / "a.py").write_text("fused = True")
+    settings, load = SweepSettings(workers=1, use_overlay=True), Workload([], [], Prompt("", "", "", 1))
+    launch = Launch(Arm("baseline", None), 0)
+
+    def prepared(settings: SweepSettings, folder: Path, say: Any) -> Serving:
+        return Serving(settings, folder, LOCAL, Path("/m"), {}, (), list)
+
+    def measured(self: Measurement, launch: Launch) -> list[dict[str, Any]]:
+        self.serving.log_path(launch.key).write_text("log")
+        folder = Path(self.serving.environment_of(launch.arm.variant)["PYTHONPATH"])
+        return [{"overlay": (folder / "changed" / "a.py").read_text()}]
+
+    monkeypatch.setattr(cluster, "_places", lambda ray, workers: [{"strategy": None, "cores": []}])
+    monkeypatch.setattr(Serving, "prepare", prepared)
+    monkeypatch.setattr(Workload, "chosen", lambda *_: load)
+    monkeypatch.setattr(Measurement, "run", measured)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    here = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=cluster.Worker))
+    ray: Any = SimpleNamespace(remote=lambda worker: here)
+    store = Store(tmp_path, {}, resume=False)
+    crew = cluster._Crew(ray, settings, [launch], load, store, tmp_path, print)
+    worker = crew._hire(crew._places[0])
+    for _ in range(2):
+        found = worker.measure(launch, "baseline.restart0.1", cluster._Known(store, launch, load))
+        assert found["rows"][0]["overlay"] == "fused = True"
+        assert list(found["files"]) == ["logs/baseline.restart0.log"]
 
 
 @pytest.mark.e2e

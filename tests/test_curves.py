@@ -20,8 +20,9 @@ from tests import synthetic
 RATES = st.floats(0.2, 5.0)
 
 
-def point(concurrency: int, speedup: float) -> dict[str, Any]:
-    return {"concurrency": concurrency, "estimate": speedup, "low": speedup, "high": speedup, "verdict": "pays"}
+def point(concurrency: int, speedup: float, verdict: str = "") -> dict[str, Any]:
+    verdict = verdict or ("pays" if speedup > 1 else "does-not-pay")
+    return {"concurrency": concurrency, "estimate": speedup, "low": speedup, "high": speedup, "verdict": verdict}
 
 
 @settings(deadline=None)
@@ -37,6 +38,14 @@ def test_a_crossover_lies_between_the_neighbours_on_either_side_of_1(above: floa
 @given(st.lists(st.floats(1.01, 5.0), min_size=2, max_size=5))
 def test_without_a_change_of_answer_there_is_no_crossover(speedups: list[float]) -> None:
     assert curves.crossover([point(2**place, value) for place, value in enumerate(speedups)]) is None
+
+
+def test_no_crossover_inside_the_noise() -> None:
+    noise = [point(1, 1.005, "not-distinguishable"), point(4, 0.99, "not-distinguishable")]
+    assert curves.crossover(noise) is None
+    assert curves.crossover([point(1, 1.4), *noise[1:], point(16, 1.2)]) is None
+    found = curves.crossover([point(1, 1.4), point(4, 0.99, "not-distinguishable"), point(16, 1 / 1.4)])
+    assert found == pytest.approx(4.0)
 
 
 def with_histograms(run_dir: Path) -> Path:
@@ -75,6 +84,16 @@ def test_theory_has_no_residual_where_its_assumptions_hold(tmp_path: Path) -> No
     (row,) = analyse(tmp_path)["theory"]
     assert row["leviathan_speedup"] == pytest.approx(2.0) and row["leviathan_residual"] == pytest.approx(0.0)
     assert row["sequoia_speedup"] is None  # without a trace the verify's own cost is not known
+
+
+def test_no_leviathan_speedup_without_draft_cost(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"eagle-d4": (2.0, 1.5)}, noise=0.0)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        row["drafter"] = "none" if row["cell"] == "baseline" else "EAGLE3"
+    artifacts.write_json(tmp_path / "cells.json", content)
+    (row,) = analyse(tmp_path)["theory"]
+    assert row["draft_cost"] is row["leviathan_speedup"] is row["leviathan_residual"] is None
 
 
 def test_what_leviathan_misses_is_the_verifys_growth_and_sequoia_misses_the_gaps(tmp_path: Path) -> None:

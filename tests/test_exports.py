@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from breakeven import artifacts
-from breakeven.sweep import exports
+from breakeven.sweep import exports, forecast
+from breakeven.sweep.store import Store
 
 
 def row(cell: str, tok_s: float, steps: int | None = None, **more: Any) -> dict[str, Any]:
@@ -89,3 +90,16 @@ def test_a_sweep_without_any_figure_still_exports_its_rows(run_dir: Path) -> Non
     files = exports.export(run_dir, {"cells": [{**failed, "status": "failed"}]})
     assert (run_dir / "launches.csv").exists() and not (run_dir / "fastest.sh").exists()
     assert "fastest.sh" not in {each["file"] for each in files}
+
+
+def test_a_server_that_was_attached_to_has_no_launch_script(run_dir: Path) -> None:
+    files = exports.export(run_dir, {"cells": [row("baseline", 50.0, command=[])]})
+    assert not (run_dir / "fastest.sh").exists() and all(each["file"] != "fastest.sh" for each in files)
+
+
+def test_nothing_that_an_earlier_sweep_left_stands_for_a_new_ones(run_dir: Path) -> None:
+    artifacts.write_json(run_dir / forecast.FILE, {"rows": []})
+    exports.export(run_dir, {"cells": [row("baseline", 50.0), row("s1", 70.0, 1)]})
+    assert (run_dir / "adaptive.json").exists() and (run_dir / "fastest.sh").exists()
+    Store(run_dir, {}, resume=False)
+    assert [path.name for path in run_dir.iterdir() if ".before-" not in path.name] == ["cells.json"]

@@ -12,6 +12,7 @@ from breakeven.collectives.rows import WITH_NORM
 from breakeven.errors import UserError
 from breakeven.launch.design import Arm, Launch, Variant
 from breakeven.sweep import forecast, running
+from breakeven.sweep.store import Store
 
 PUSH = "void all_reduce_kernel<AllReducePushImpl<__nv_bfloat16, 2u, true>>"
 LAMPORT = "allreduce_fusion_kernel_oneshot_lamport"
@@ -124,3 +125,15 @@ def test_a_sweep_writes_it_before_the_first_launch_of_another_variant_and_only_t
     kept = artifacts.read_json(tmp_path / forecast.FILE)
     sweep_measure(Launch(Arm("any", None, fused), 1))
     assert artifacts.read_json(tmp_path / forecast.FILE) == kept
+
+
+def test_a_new_sweep_makes_its_own_forecast(tmp_path: Path) -> None:
+    unfused, fused = Variant("off", fusion="off"), Variant("on", fusion="trtllm")
+    artifacts.write_json(tmp_path / "allreduce.json", {"rows": BENCH})
+    for step_ms in (5.0, 6.0):
+        Store(tmp_path, {}, resume=False)
+        artifacts.write_json(tmp_path / "cells.json", {"cells": [cell("off/baseline", step_ms, kernels={PUSH: 97})]})
+        running.foretold(lambda launch: [], unfused, tmp_path)(Launch(Arm("any", None, fused), 0))
+        assert artifacts.read_json(tmp_path / forecast.FILE)["rows"][0]["before_ms"] == step_ms
+    (before,) = tmp_path.glob("forecast.before-*.json")
+    assert artifacts.read_json(before)["rows"][0]["before_ms"] == 5.0

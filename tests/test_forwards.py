@@ -10,7 +10,7 @@ import pytest
 
 from breakeven import workload
 from breakeven.launch.design import plan_arms
-from breakeven.sweep import forwards, search
+from breakeven.sweep import expectations, forwards
 
 ARMS = plan_arms(
     [
@@ -77,24 +77,24 @@ def test_answers_that_are_too_short_to_tell_are_left_out() -> None:
 
 
 def test_a_search_reads_between_measured_rows_and_not_beyond() -> None:
-    arms = [search.Candidate(f"eagle-{k}", "eagle", "eagle", k) for k in (1, 2, 4)]
+    arms = [expectations.Candidate(f"eagle-{k}", "eagle", "eagle", k) for k in (1, 2, 4)]
     lengths = (1.0, 1.5, 1.8, 1.9, 2.0)
     results = [
-        search.Result("baseline", 0, "", 50.0, forward_ms={2: 20.0, 4: 22.0, 6: 30.0}),
-        search.Result("eagle-4", 0, "", 50.0, 40.0, lengths),
+        expectations.Result("baseline", 0, "", 50.0, forward_ms={2: 20.0, 4: 22.0, 6: 30.0}),
+        expectations.Result("eagle-4", 0, "", 50.0, 40.0, lengths),
     ]
-    told = {each.arm: each for each in search.outlook(arms, results)}
+    told = {each.arm: each for each in expectations.outlook(arms, results)}
     # five rows lie between four and six: 26 ms, so that 14 ms are the rest; of two drafts between 7 and 14
     assert told["eagle-2"].cycle_ms == pytest.approx(21.0 + (7 + 14) / 2)
-    assert told["eagle-2"].tok_s_at_best == pytest.approx(1800 / ((21.0 + 7) * (1 - search.MARGIN_OF_REST)))
+    assert told["eagle-2"].tok_s_at_best == pytest.approx(1800 / ((21.0 + 7) * (1 - expectations.MARGIN_OF_REST)))
 
 
 def test_a_forward_that_comes_out_longer_than_the_whole_cycle_leaves_no_rest() -> None:
     """Eight requests cost a little more than one with eight rows: that is no gain for shorter chains."""
-    arms = [search.Candidate(f"ngram-{k}", "ngram", "ngram", k) for k in (3, 7)]
+    arms = [expectations.Candidate(f"ngram-{k}", "ngram", "ngram", k) for k in (3, 7)]
     results = [
-        search.Result("baseline", 0, "", 50.0, forward_ms={4: 19.0, 8: 32.0}),
-        search.Result("ngram-7", 0, "", 65.0, 29.0, (1.0, 1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 1.9)),
+        expectations.Result("baseline", 0, "", 50.0, forward_ms={4: 19.0, 8: 32.0}),
+        expectations.Result("ngram-7", 0, "", 65.0, 29.0, (1.0, 1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 1.9)),
     ]
-    told = {each.arm: each for each in search.outlook(arms, results)}
+    told = {each.arm: each for each in expectations.outlook(arms, results)}
     assert told["ngram-3"].cycle_ms == pytest.approx(19.0)

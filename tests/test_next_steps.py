@@ -46,6 +46,13 @@ def test_where_prompts_make_it_open_more_prompts_come_first(tmp_path: Path) -> N
     assert "prompts of these kinds" in analyse(tmp_path)["next_steps"][0]["step"]
 
 
+def test_too_few_prompts_ask_for_prompts_and_not_for_restarts(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.95)}, noise=0.004, restarts=2, prompts_per_kind=1)
+    first = analyse(tmp_path)["next_steps"][0]
+    assert first["step"].endswith("prompts or more") and "prompts_per_kind=" in first["how"]
+    assert int(first["step"].split()[1]) >= 4 and "restarts" not in first["how"]
+
+
 def test_loud_launches_are_looked_into_while_the_verdict_is_open() -> None:
     noise = [{"cell": "x", "drafter": "X", "spread": 0.36, "rates": "243, 332 tok/s per stream"}]
     pinned = {"accept_length_pinned": 2.0, "break_even": {"estimate": 1.2}}

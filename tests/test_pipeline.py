@@ -83,6 +83,7 @@ def test_a_run_shows_which_notebook_and_cell_it_is_at_and_what_the_cell_prints(w
         ("import time; time.sleep(60)", "timeout", "--cell-timeout"),
         ("import sys; sys.exit(3)", "cell-error", "SystemExit"),
         ("raise OSError(28, 'No space left on device')", "disk-full", "No space left"),
+        ("raise OSError(122, 'Disk quota exceeded')", "disk-full", "Disk quota exceeded"),
     ],
 )
 def test_a_failure_is_classified_and_stops_the_run_there(suite: Suite, body: str, exit_class: str, words: str) -> None:
@@ -136,6 +137,19 @@ def test_a_full_disk_is_told_and_what_exists_is_kept(suite: Suite) -> None:
     notebooks = json.loads((root / "kept/run.json").read_text())["notebooks"]
     assert notebooks[NAMES[1]]["exit_class"] == "disk-full"
     assert notebooks[NAMES[0]]["exit_class"] == "ok" and (root / "kept/notebooks" / f"{NAMES[0]}.ipynb").exists()
+
+
+def test_a_full_disk_at_the_start_is_one_line(suite: Suite) -> None:
+    root = suite()
+    (root / "outputs").mkdir()
+    run = f"{sys.executable} -m breakeven.cli run parameters/short.yaml 2>said; echo $? > code; ls -A outputs/run >left"
+    rights = [] if os.geteuid() == 0 else ["--map-root-user"]
+    mount = f"mount -t tmpfs -o size=100k tmpfs outputs && {{ {run}; }}"
+    subprocess.run(["unshare", "--mount", *rights, "sh", "-c", mount], cwd=root, check=True, timeout=120)
+    said = (root / "said").read_text()
+    assert (root / "code").read_text().strip() == "2" and len(said.strip().splitlines()) == 1
+    assert "No space left on device; make room" in said
+    assert (root / "left").read_text() == ""
 
 
 def test_a_resumed_run_does_only_what_is_missing(suite: Suite) -> None:
@@ -226,18 +240,23 @@ def test_a_run_that_can_not_be_gone_on_with_is_refused_in_one_line(
         (["run", "parameters/short.yaml", "-p", "restrats=3"], "did you mean 'restarts'"),
         (["run", "parameters/short.yaml", "-p", "restarts=few"], "expected integer"),
         (["run"], "breakeven run parameters/cpu.yaml"),
+        (["run", "parameters/short.yaml", "-p", "drafters=[{algoritm: NGRAM}]"], "did you mean 'algorithm'"),
+        (["run", "parameters/short.yaml", "-p", "run_dir="], "give the folder of a run"),
+        (["run", "parameters/short.yaml", "-p", "run_dir=."], "is the suite's own folder"),
         (["run", "--resume", "outputs/none"], "no run to resume"),
         (["publish", "outputs/none"], "no run folder"),
+        (["publish", "."], "is the suite's own folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2_before_anything_is_written(
     suite: Suite, arguments: list[str], words: str
 ) -> None:
     root = suite()
+    before = sorted(root.rglob("*"))
     done = run_cli(root, *arguments)
     assert done.returncode == 2 and words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert not (root / "outputs").exists()
+    assert sorted(root.rglob("*")) == before
 
 
 def test_a_notebook_without_its_parameters_cell_is_refused_before_a_kernel_starts(suite: Suite) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,13 @@ from breakeven.config import SweepSettings
 from breakeven.embedded import drafter as embedded_drafter
 from breakeven.embedded import model as embedded_model
 from breakeven.errors import UserError
-from breakeven.hosts import LOCAL
-from breakeven.launch import gpu_checks, model_files, preflight
+from breakeven.hosts import LOCAL, Completed, Local
+from breakeven.inventory import inventory
+from breakeven.launch import gpu_checks, model_checks, model_files, preflight
+from breakeven.launch.design import plan_arms
 from breakeven.launch.gpu_checks import Finding
 from breakeven.launch.model_files import Model
+from breakeven.launch.serving import Serving
 from breakeven.server.command import Drafter, LaunchSpec, effective_drafter
 
 UNDERLINED = "\x1b[4m"
@@ -52,6 +57,9 @@ NO_P2P = """
 """
 
 
+SKEWED = {"flashinfer-python": "0.7.2", "flashinfer-cubin": "0.6.16"}
+
+
 def severities(findings: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.severity, finding.subject) for finding in findings]
 
@@ -60,28 +68,29 @@ def severities(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "tp", "severity", "link"),
+    ("text", "gpus", "severity", "link"),
     [
-        (EIGHT_ON_PCIE, 2, "note", "PIX between GPU0 and GPU1"),
-        (EIGHT_ON_PCIE, 3, "warning", "NODE between"),
-        (EIGHT_ON_PCIE, 4, "warning", "SYS between"),
-        (NVLINKED, 2, "note", "NV18 between all 2 GPUs"),
-        (ONE, 2, "note", "tells nothing"),
-        ("", 2, "note", "tells nothing"),
+        (EIGHT_ON_PCIE, [0, 1], "note", "PIX between GPU0 and GPU1"),
+        (EIGHT_ON_PCIE, [0, 1, 2], "warning", "NODE between"),
+        (EIGHT_ON_PCIE, [0, 1, 2, 3], "warning", "SYS between"),
+        (EIGHT_ON_PCIE, [3, 2], "warning", "PHB between GPU3 and GPU2"),
+        (NVLINKED, [0, 1], "note", "NV18 between all 2 GPUs"),
+        (ONE, [0, 1], "note", "tells nothing"),
+        ("", [0, 1], "note", "tells nothing"),
     ],
 )
-def test_the_worst_link_among_the_ranks_decides(text: str, tp: int, severity: str, link: str) -> None:
-    (finding,) = gpu_checks.check_topology(text, "", tp)
+def test_the_worst_link_among_the_ranks_decides(text: str, gpus: list[int], severity: str, link: str) -> None:
+    (finding,) = gpu_checks.check_topology(text, "", gpus)
     assert finding.severity == severity and link in finding.found
 
 
 def test_one_gpu_has_no_topology() -> None:
-    assert gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, 1) == []
+    assert gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, [0]) == []
 
 
 def test_blocked_peer_access_is_a_warning_where_a_rank_needs_it() -> None:
-    assert severities(gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, 2)) == [("note", "topology")]
-    findings = gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, 4)
+    assert severities(gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, [0, 1])) == [("note", "topology")]
+    findings = gpu_checks.check_topology(EIGHT_ON_PCIE, NO_P2P, [0, 1, 2, 3])
     assert ("warning", "peer access") in severities(findings) and "CNS" in findings[-1].found
 
 
@@ -110,6 +119,43 @@ def test_a_matrix_that_is_printed_is_read_back(size: int, data: st.DataObject) -
 )
 def test_a_driver_is_held_against_torchs_cuda(driver: str, cuda: str | None, expected: list[str]) -> None:
     assert [finding.severity for finding in gpu_checks.check_driver(driver, cuda)] == expected
+
+
+UUIDS = "0, GPU-aa11\n1, GPU-ab22\n2, GPU-cc33\n3, GPU-dd44\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "visible"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2,3", [2, 3]),
+        ("3, 1", [3, 1]),
+        ("GPU-cc33,GPU-d", [2, 3]),
+        ("GPU-a", []),  # of two GPUs
+        ("1,-1,2", [1]),
+        ("7", []),
+        ("", []),
+    ],
+)
+def test_visible_gpus_are_read_as_cuda_reads_them(variable: str | None, visible: list[int]) -> None:
+    assert gpu_checks.visible_gpus(variable, UUIDS) == visible
+
+
+def test_what_was_overridden_is_a_warning() -> None:
+    old, cuda = "550.54.15", "13.0"
+    said = "| NVIDIA-SMI 550.54.15   Driver Version: 550.54.15   CUDA Version: {}  |"
+    compat = "/usr/local/cuda/compat:/usr/lib"
+    for findings in (
+        gpu_checks.check_driver(old, cuda, said.format("13.0")),
+        gpu_checks.check_driver(old, cuda, said.format("12.4"), compat),
+        gpu_checks.check_packages(SKEWED, {}, {"FLASHINFER_DISABLE_VERSION_CHECK": "1"}),
+    ):
+        assert [finding.severity for finding in findings] == ["warning"]
+    for findings in (
+        gpu_checks.check_driver(old, cuda, said.format("12.4")),
+        gpu_checks.check_packages(SKEWED, {}, {}),
+    ):
+        assert [finding.severity for finding in findings] == ["error"]
 
 
 def test_gpus_that_are_held_back_are_named_with_the_reason() -> None:
@@ -148,10 +194,10 @@ def test_the_compiler_is_found_as_flashinfer_finds_it(
 
 def test_flashinfers_parts_have_to_be_of_one_version_and_pins_are_compared() -> None:
     fitting = {"flashinfer-python": "0.7.2", "flashinfer-cubin": "0.7.2", "flashinfer-jit-cache": "0.7.2+cu130"}
-    assert gpu_checks.check_packages(fitting, {"flashinfer-python": "0.7.2"}) == []
-    (skewed,) = gpu_checks.check_packages({**fitting, "flashinfer-cubin": "0.6.16"}, {})
+    assert gpu_checks.check_packages(fitting, {"flashinfer-python": "0.7.2"}, {}) == []
+    (skewed,) = gpu_checks.check_packages({**fitting, "flashinfer-cubin": "0.6.16"}, {}, {})
     assert skewed.severity == "error" and "0.6.16" in skewed.found and "flashinfer-cubin==0.7.2" in skewed.todo
-    (pinned,) = gpu_checks.check_packages({"sglang-kernel": "0.4.9"}, {"sglang-kernel": "0.4.10"})
+    (pinned,) = gpu_checks.check_packages({"sglang-kernel": "0.4.9"}, {"sglang-kernel": "0.4.10"}, {})
     assert pinned.severity == "warning" and "pins 0.4.10" in pinned.found
 
 
@@ -177,6 +223,9 @@ WORDS = {f"word{number}": number for number in range(5000)}
         ("EAGLE3", model(), model(), [("warning", "drafter")]),
         ("EAGLE3", model(), None, [("error", "drafter")]),
         ("EAGLE3", model(num_nextn_predict_layers=1), None, []),
+        ("EAGLE", model(), None, [("warning", "drafter")]),
+        ("NEXTN", model(), None, [("warning", "drafter")]),
+        ("NEXTN", model(text_config={"mtp_num_hidden_layers": 1}), None, []),
         ("NGRAM", model(), None, []),
         ("EAGLE3", model(), model(**EAGLE3, hidden_size=2048), [("error", "drafter")]),
         ("EAGLE3", model(), model(**EAGLE3, hidden_size=2048, target_hidden_size=4096), []),
@@ -192,7 +241,7 @@ WORDS = {f"word{number}": number for number in range(5000)}
 def test_a_draft_is_held_against_its_target(
     algorithm: str, target: Model, draft: Model | None, expected: list[tuple[str, str]]
 ) -> None:
-    assert severities(preflight.check_drafter(Drafter(algorithm), target, draft, 4096)) == expected
+    assert severities(model_checks.check_drafter(Drafter(algorithm), target, draft, 4096)) == expected
 
 
 @settings(deadline=None)
@@ -201,8 +250,8 @@ def test_a_vocabulary_of_other_order_is_found_by_sample(swapped: int, size: int)
     """Another tokenizer differs nearly everywhere; one that is shifted from some id on differs from there on."""
     target = {f"t{number}": number for number in range(size)}
     shifted = {token: id + (id >= swapped) for token, id in target.items()}
-    found = preflight.first_difference(target, shifted)
-    step = max(size // preflight.SAMPLE, 1)
+    found = model_checks.first_difference(target, shifted)
+    step = max(size // model_checks.SAMPLE, 1)
     assert (found is not None) == any(id >= swapped for id in range(0, size, step))
 
 
@@ -224,24 +273,62 @@ def test_a_vocabulary_of_other_order_is_found_by_sample(swapped: int, size: int)
 def test_a_tree_is_held_against_backend_and_pages(
     drafter: Drafter, backend: str | None, page_size: int, expected: list[str]
 ) -> None:
-    findings = preflight.check_shape(drafter, "0.5.23", backend, page_size)
+    findings = model_checks.check_shape(drafter, "0.5.23", backend, page_size)
     assert [finding.severity for finding in findings] == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "refused"),
+    [
+        ("0.5.5", "fa3", True),
+        ("0.5.6", "fa3", False),
+        ("0.5.9", "triton", True),
+        ("0.5.12", "triton", True),
+        ("0.5.13", "triton", False),
+        ("0.5.2", "flashinfer", False),
+        (None, "triton", False),
+    ],
+)
+def test_tree_backends_by_release(version: str | None, backend: str, refused: bool) -> None:
+    tree = Drafter("EAGLE3", model="d", steps=3, topk=4, draft_tokens=8)
+    findings = model_checks.check_shape(tree, version, backend, 64)
+    assert [finding.severity for finding in findings] == ["error"] * refused
+    assert model_checks.check_shape(tree, version, backend, 1) == []
 
 
 @given(steps=st.integers(1, 6), topk=st.integers(2, 6), tokens=st.integers(2, 400))
 def test_a_shape_is_an_error_exactly_where_the_pool_is_too_small(steps: int, topk: int, tokens: int) -> None:
     drafter = Drafter("EAGLE", model="d", steps=steps, topk=topk, draft_tokens=tokens)
     fits = tokens - 1 <= topk + (steps - 1) * topk**2
-    assert bool(preflight.check_shape(drafter, "0.5.23", "fa3", 1)) != fits
+    assert bool(model_checks.check_shape(drafter, "0.5.23", "fa3", 1)) != fits
     if fits:
         assert effective_drafter(drafter).draft_tokens == tokens
 
 
 def test_a_context_beyond_the_models_is_an_error() -> None:
-    assert severities(preflight.check_context(model(), 8193)) == [("error", "context")]
-    assert preflight.check_context(model(), 8192) == preflight.check_context(model(), None) == []
+    assert severities(model_checks.check_context(model(), 8193)) == [("error", "context")]
+    assert model_checks.check_context(model(), 8192) == model_checks.check_context(model(), None) == []
     stretched = model(rope_scaling={"factor": 4.0, "rope_type": "linear"})
-    assert preflight.check_context(stretched, 32768) == []
+    assert model_checks.check_context(stretched, 32768) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "version", "allowed"),
+    [
+        ([], {}, "0.5.23", False),
+        ([], {}, "0.4.10", True),  # by itself, then
+        ([], {model_checks.LONGER: "false"}, "0.4.10", False),
+        ([], {model_checks.LONGER: "1"}, "0.5.23", True),
+        ([], {model_checks.LONGER: "True"}, None, True),
+        ([model_checks.OVERRIDES, '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'], {}, "0.5.23", True),
+    ],
+)
+def test_a_longer_context_that_was_allowed_is_no_error(
+    arguments: list[str], environment: dict[str, str], version: str | None, allowed: bool
+) -> None:
+    allowed_by = model_checks.longer_context_allowed_by(arguments, environment, version)
+    (finding,) = model_checks.check_context(model(), 32768, allowed_by)
+    assert finding.severity == ("warning" if allowed else "error")
 
 
 def test_kv_cache_is_counted_by_heads_or_by_mlas_latent() -> None:
@@ -258,8 +345,45 @@ def test_kv_cache_is_counted_by_heads_or_by_mlas_latent() -> None:
 def test_memory_is_estimated_from_files_and_limits(weights_gib: int, tp: int, memory: float, severity: str) -> None:
     spec = LaunchSpec("python", "m", tp=tp, dtype="bfloat16", context_length=4096, max_running_requests=8)
     target = model(weight_bytes=weights_gib << 30, num_key_value_heads=8)
-    (finding,) = preflight.check_memory(target, None, spec, memory, "GPU")
+    (finding,) = model_checks.check_memory(target, None, spec, memory, "GPU")
     assert finding.severity == severity and f"{weights_gib / tp:.2f} GiB of weights" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("flags", "severity", "weights"),
+    [
+        ((), "error", "25.00"),
+        (("--pp-size", "2"), "note", "12.50"),
+        (("--pipeline-parallel-size=2",), "note", "12.50"),
+        (("--cpu-offload-gb", "16"), "warning", "25.00"),
+        (("--cpu-offload-gb", "0"), "error", "25.00"),
+        (("--quantization", "fp8"), "warning", "25.00"),
+    ],
+)
+def test_stages_share_the_weights_and_what_is_left_out_may_fit(
+    flags: tuple[str, ...], severity: str, weights: str
+) -> None:
+    spec = LaunchSpec("python", "m", flags=flags)
+    (finding,) = model_checks.check_memory(model(weight_bytes=25 << 30), None, spec, 23.99, "GPU")
+    assert finding.severity == severity and f"{weights} GiB of weights" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counted"),
+    [
+        ({"model-1.safetensors": 900, "model-2.safetensors": 300, "pytorch_model-1.bin": 1200}, 1200),
+        ({"model-1.safetensors": 500, "model-2.safetensors": 500, "consolidated.safetensors": 1000}, 1000),
+        ({"consolidated.safetensors": 1000}, 1000),
+        ({"pytorch_model.bin": 700, "model.gguf": 200}, 700),
+        ({"training_args.bin": 5, "model.gguf": 200}, 200),
+        ({}, 0),
+    ],
+)
+def test_two_formats_of_one_model_count_once(tmp_path: Path, sizes: dict[str, int], counted: int) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"0" * size)
+    assert model_files.read_model(LOCAL, tmp_path).weight_bytes == counted
 
 
 # ---------------------------------------------------------------- as a whole
@@ -275,8 +399,8 @@ def write_model(folder: Path, **config: object) -> Path:
 
 def test_this_machine_is_looked_at_and_errors_come_first(tmp_path: Path) -> None:
     spec = LaunchSpec(sys.executable, str(write_model(tmp_path / "target")), context_length=9000)
-    drafters = [Drafter("EAGLE", model=str(write_model(tmp_path / "draft", **EAGLE3)), steps=2, topk=1)]
-    findings = preflight.check(LOCAL, spec, {}, drafters)
+    drafter = Drafter("EAGLE", model=str(write_model(tmp_path / "draft", **EAGLE3)), steps=2, topk=1)
+    findings = preflight.check(LOCAL, [spec, replace(spec, drafter=drafter)], {})
     assert [finding.severity for finding in findings][:2] == ["error", "error"]
     assert {"context", "drafter", "memory"} <= {finding.subject for finding in findings}
     assert all(set(finding.as_dict()) == set(preflight.COLUMNS) for finding in findings)
@@ -326,15 +450,68 @@ def test_whatever_stands_in_a_models_configuration_is_judged_without_an_exceptio
 ) -> None:
     one, other = Model(target, {}, 0), Model(draft, {}, 0)
     for algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
-        preflight.check_drafter(Drafter(algorithm), one, other, 4096)
-    preflight.check_context(one, 4096)
+        model_checks.check_drafter(Drafter(algorithm), one, other, 4096)
+    model_checks.check_context(one, 4096)
     model_files.kv_bytes_per_token(one, "bfloat16")
 
 
 def test_a_page_size_that_is_no_number_is_refused(tmp_path: Path) -> None:
     spec = LaunchSpec(sys.executable, str(write_model(tmp_path / "target")), flags=("--page-size", "many"))
     with pytest.raises(UserError, match="--page-size is 'many'"):
-        preflight.check(LOCAL, spec, {})
+        preflight.check(LOCAL, [spec], {})
+
+
+def test_a_variants_backend_is_judged(tmp_path: Path) -> None:
+    settings = SweepSettings(engine="native", model=str(write_model(tmp_path / "target")))
+    serving = Serving(settings, tmp_path, LOCAL, tmp_path / "target", {}, (), encode=lambda text: [])
+    draft = str(write_model(tmp_path / "draft", **EAGLE3))
+    tree = {"algorithm": "EAGLE3", "model": draft, "steps": 3, "topk": 4, "draft_tokens": 8}
+    variants = {"a": {}, "b": {"flags": ["--attention-backend", "trtllm_mha"]}}
+
+    def refused(variants: dict[str, dict[str, object]]) -> list[str]:
+        findings = serving.preflight(plan_arms([tree], variants))
+        return [finding.found for finding in findings if finding.severity == "error"]
+
+    assert refused(variants) == ["topk 4 with trtllm_mha"] and refused({"a": {}}) == []
+
+
+class Box(Local):
+    """This machine with what a box with four GPUs would print."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def run(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float) -> Completed:
+        line = " ".join(command)
+        self.asked.append(line)
+        if "compute_cap" in line:
+            sizes = [("GPU A", 24_000), ("GPU A", 24_000), ("GPU B", 81_000), ("GPU B", 81_000)]
+            return Completed(0, "\n".join(f"{name}, 9.0, 580.1, {size} MiB" for name, size in sizes), "")
+        if "inventory.py" in line:
+            return Completed(0, json.dumps(inventory()), "")
+        answers = {"index,uuid": UUIDS, "topo -m": EIGHT_ON_PCIE, "topo -p2p": NO_P2P}
+        return Completed(0, next((text for part, text in answers.items() if part in line), ""), "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "flags", "used", "link", "memory"),
+    [
+        (None, (), "0,1", "PIX between GPU0 and GPU1", "23.4"),
+        ("2,3", (), "2,3", "PHB between GPU2 and GPU3", "79.1"),
+        ("GPU-cc33,GPU-dd44", (), "2,3", "PHB between GPU2 and GPU3", "79.1"),
+        (None, ("--base-gpu-id", "2"), "2,3", "PHB between GPU2 and GPU3", "79.1"),
+    ],
+)
+def test_the_visible_gpus_are_judged(
+    tmp_path: Path, variable: str | None, flags: tuple[str, ...], used: str, link: str, memory: str
+) -> None:
+    box = Box()
+    env = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    spec = LaunchSpec("python", str(write_model(tmp_path / "target")), tp=2, flags=flags, env=env)
+    found = {finding.subject: finding.found for finding in preflight.check(box, [spec], {})}
+    assert found["topology"] == link and f"on {memory} GiB of GPU" in found["memory"]
+    assert all(line.endswith(f"-i {used}") for line in box.asked if "clocks" in line or "compute-apps" in line)
 
 
 @pytest.mark.e2e
@@ -355,12 +532,13 @@ def test_a_draft_with_another_vocabulary_ends_a_sweep_before_anything_is_loaded(
     (draft / name).unlink()
     (draft / name).write_text(json.dumps(content))
     drafters = [{"algorithm": "STANDALONE", "model": str(draft), "steps": 2, "topk": 1}]
+    (tmp_path / "run").mkdir()
     with pytest.raises(UserError, match=r"^preflight: vocabulary: .* Take a draft of the same family\.$") as caught:
         sweep.run_sweep(SweepSettings(engine="embedded", drafters=drafters), tmp_path / "run")
-    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+    assert "\n" not in str(caught.value) and not any((tmp_path / "run").iterdir())
 
 
 def test_the_shipped_head_fits_a_model_of_its_kind() -> None:
     draft = model_files.read_model(LOCAL, embedded_drafter.FOLDER)
     target = model(hidden_size=576, vocab_size=49152, max_position_embeddings=8192)
-    assert preflight.check_drafter(Drafter("EAGLE3"), target, draft, 2048) == []
+    assert model_checks.check_drafter(Drafter("EAGLE3"), target, draft, 2048) == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
+from breakeven.hosts import LOCAL
 from breakeven.workload import profiling
 from breakeven.workload.profiling import Answer, untraced_cycle
 from breakeven.workload.prompts import Prompt
@@ -95,6 +100,38 @@ def test_a_cpu_needs_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert profile["device"] == "cpu"
     assert "host_window" not in profile and "untraced" not in profile
     assert sum(profile["shares"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("activities", [["CPU"], ["CPU", "GPU"]], ids=["host window", "full window"])
+def test_a_trace_of_an_earlier_launch_is_never_taken_for_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, activities: list[str]
+) -> None:
+    folder = tmp_path / "traces" / "launch-proof"
+    folder.mkdir(parents=True)
+    (folder / "1764470000.0-TP-0.trace.json.gz").write_bytes(b"an earlier launch's")
+
+    @contextlib.contextmanager
+    def server(base_url: str, timeout_s: float) -> Iterator[Any]:
+        yield SimpleNamespace(post=lambda path, json=None: httpx.Response(200, request=httpx.Request("POST", path)))
+
+    def traced(prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+        (folder / "1764480000.0-TP-0.trace.json.gz").write_bytes(b"this launch's")
+        return {"verify_ct": None, "completion_tokens": 9}
+
+    def silent(prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+        return {"verify_ct": None, "completion_tokens": 9}
+
+    def trace(generate: Any) -> bytes:
+        client: Any = SimpleNamespace(generate=generate)
+        prompt = Prompt("p", "open chat", "Hello", 9)
+        return profiling._trace("http://x", client, prompt, 4, folder, LOCAL, activities).read_bytes()
+
+    monkeypatch.setattr(profiling.readiness, "client", server)
+    assert trace(traced) == b"this launch's"
+    monkeypatch.setattr(profiling, "TRACE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(profiling, "STOPS_BY_ITSELF_S", 0.0)
+    with pytest.raises(TimeoutError, match="no trace appeared"):
+        trace(silent)
 
 
 @given(cycle_ms=st.floats(0.1, 100), once_ms=st.floats(0, 100), short=st.integers(1, 500), more=st.integers(1, 500))

@@ -6,6 +6,7 @@ import copy
 import html.parser
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,56 @@ def test_the_summary_fits_a_page_and_holds_the_answer_figures_and_next_steps(tmp
         assert expected in body
 
 
+def without_counts(run_dir: Path) -> Path:
+    """A sweep whose server told no verify counts."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    synthetic.sweep(run_dir, {"ngram-d4": (2.0, 1.25)})
+    rows = [{**row, "verify_ct": None} for row in artifacts.read_jsonl(run_dir / "samples.jsonl")]
+    (run_dir / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = analysis.analyse(analysis.load(run_dir), BreakEvenSettings())
+    analysis.save(result, curve_plots.figures(result), run_dir)
+    return run_dir
+
+
+def test_publish_without_verify_counts(tmp_path: Path) -> None:
+    written = publishing.publish(without_counts(tmp_path / "run"))
+    report, summary = (Path(written[name]).read_text() for name in ("report", "summary"))
+    assert "accept length and break-even (AL*) are unknown" in report and "no-verify-counts" in report
+    assert "speed-up on these prompts" in summary and "break-even accept length" not in summary
+    assert "Yes. NGRAM with 4 draft tokens decodes 1.6" in summary
+
+
+def test_a_variants_drafter_without_verify_counts_is_no_baseline(tmp_path: Path) -> None:
+    cells, baselines = {"fused/ngram-d4": (2.0, 1.25)}, {"baseline": 1.0, "fused/baseline": 0.8}
+    synthetic.sweep(tmp_path, cells, baselines=baselines)
+    rows = [{**row, "verify_ct": None} for row in artifacts.read_jsonl(tmp_path / "samples.jsonl")]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = analysis.analyse(analysis.load(tmp_path), BreakEvenSettings())["answer"]["elsewhere"]
+    assert [each.partition(" is faster")[0] for each in told if "times its rate" in each] == ["baseline, variant fused"]
+
+
+def test_summary_tells_other_conditions(tmp_path: Path) -> None:
+    cells = {"ngram-d4": (2.0, 1.4), "ngram-d4@c16": (2.0, 3.6)}
+    run_dir = analysed(tmp_path / "run", cells, baselines={"baseline": 1.0, "baseline@c16": 1.2})
+    text = Path(publishing.publish(run_dir)["summary"]).read_text()
+    assert "concurrency 16 does not pay: 0.6" in text
+
+
+def test_summary_and_index_label_the_example(tmp_path: Path) -> None:
+    run_dir = tmp_path / "empty"
+    run_dir.mkdir()
+    analysis.save(analysis.analyse(analysis.load(run_dir), BreakEvenSettings()), [], run_dir)
+    written = publishing.publish(run_dir)
+    for name in ("report", "summary"):
+        text = Path(written[name]).read_text()
+        label = text.index("<strong>Not measured here.</strong>")
+        assert label < text.index('class="sentence"') and "A recorded example, not this run: " in text
+    index = publishing.publish_index(tmp_path).read_text()
+    assert "none: example" in index and "NGRAM" not in index
+    with pytest.raises(UserError, match="measured nothing itself"):
+        results(run_dir, analysed(tmp_path / "other"))
+
+
 GATES = {"arch": "sm120", "verdict": "denied-by-sglang", "headline": "A headline."}
 
 
@@ -235,6 +286,34 @@ def test_on_one_machine_a_cell_that_changed_by_more_than_its_spread_is_called_so
     assert rows["baseline"]["verdict"] == "can't be told apart"
 
 
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [("model", "small", "big"), ("dtype", "bfloat16", "float16"), ("tp", 1, 2), ("kinds", [], ["code"]),
+     ("prompts", "shipped", "mine.jsonl"), ("context_length", 2048, 4096)],
+)  # fmt: skip
+def test_compare_of_two_models_gives_no_verdict(tmp_path: Path, name: str, ours: Any, theirs: Any) -> None:
+    first = analysed(tmp_path / "a", {"ngram-d4": (2.0, 1.0)}, seed=1)
+    second = analysed(tmp_path / "b", {"ngram-d4": (2.0, 1.5)}, seed=2)
+    (_, one), (_, two) = publishing.read_run(first), publishing.read_run(second)
+    found = comparison.compare(({"parameters": {name: ours}}, one), ({"parameters": {name: theirs}}, two))
+    assert {row["verdict"] for row in found["cells"]} == {f"not comparable: {name}"} and found["unlike"] == name
+    assert "faster" in {row["verdict"] for row in results(first, second)["cells"]}
+
+
+def test_two_runs_by_hand_of_different_models_get_no_verdict(tmp_path: Path) -> None:
+    first, second = analysed(tmp_path / "a"), analysed(tmp_path / "b")
+    about = artifacts.read_json(second / "breakeven.json")["setting"]
+    change(second / "breakeven.json", setting={**about, "model": "another", "prompts": 99})
+    page = Path(publishing.publish(first, compare_with=second)["comparison"]).read_text()
+    assert "These runs differ in model:" in page and "not comparable: model" in page
+
+
+def test_single_launches_are_compared_with_the_doubt_that_belongs_to_them(tmp_path: Path) -> None:
+    first = analysed(tmp_path / "a", {"ngram-d4": (2.0, 1.0)}, restarts=1)
+    second = analysed(tmp_path / "b", {"ngram-d4": (2.0, 1.5)}, restarts=1)
+    assert "faster, launch noise assumed" in {row["verdict"] for row in results(first, second)["cells"]}
+
+
 def test_parameters_that_differ_are_listed_and_the_folder_is_none(tmp_path: Path) -> None:
     first, second = analysed(tmp_path / "a"), analysed(tmp_path / "b")
     one, two = publishing.read_run(first), publishing.read_run(second)
@@ -261,6 +340,61 @@ def test_the_index_lists_runs_newest_first_with_their_answers(tmp_path: Path) ->
     text = publishing.publish_index(tmp_path).read_text()
     assert text.index("new/report/index.html") < text.index("old/report/index.html") and "half" not in text
     assert "Yes. NGRAM" in text
+
+
+# --- files that are half there --------------------------------------------------------------------------------------
+
+
+WHOLE = {"status": "whole", "started_at": "2026-11-01T10:00:00+00:00", "parameters": {}, "environment": {}}
+WHOLE |= {"notebooks": {"01_read_gating": {"exit_class": "dead-kernel"}}}
+
+
+def half_written() -> dict[str, tuple[str, dict[str, Any]]]:
+    lacking = {f"run.json without {key}": ("run.json", {**WHOLE, key: None}) for key in WHOLE}
+    return lacking | {
+        "empty run.json": ("run.json", {}),
+        "notebooks as text": ("run.json", {**WHOLE, "notebooks": {"01": "x"}}),
+        "empty breakeven.json": ("breakeven.json", {}),
+        "an answer without its sentence": ("breakeven.json", {"source": "s", "answer": {}}),
+        "cells without a launch": ("cells.json", {"cells": [{"cell": "x"}]}),
+        "empty gates.json": ("gates.json", {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = analysed(tmp_path_factory.mktemp("published") / "run")
+    publishing.publish(run_dir)
+    return run_dir
+
+
+@pytest.mark.parametrize("what", half_written())
+def test_publish_survives_run_json_without_environment(what: str, published: Path, tmp_path: Path) -> None:
+    good, bad = (shutil.copytree(published, tmp_path / name) for name in ("good", "bad"))
+    name, content = half_written()[what]
+    artifacts.write_json(bad / name, content)
+    with pytest.raises(UserError, match=rf"{name} (lacks|holds)") as caught:
+        publishing.publish(bad)
+    assert "restore the file or remove it" in str(caught.value)
+    index = publishing.publish_index(tmp_path).read_text()  # a bad run beside it is no obstacle
+    assert f"{good.name}/report/index.html" in index
+    assert ("bad/report/index.html" in index) == (name in ("cells.json", "gates.json"))
+
+
+def test_a_run_json_of_an_earlier_release_is_published_with_what_it_has(published: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(published, tmp_path / "run")
+    artifacts.write_json(run_dir / "run.json", {**WHOLE, "status": "incomplete"})
+    page = Path(publishing.publish(run_dir)["report"]).read_text()
+    assert "01_read_gating ended with dead-kernel" in page and "Yes. NGRAM" in page
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[]", '{"cells": [', '{"nbformat":4,"nbformat_minor":5,"metadata":{},"cells":[{"cell_type":"code"}]}'],
+)
+def test_a_notebook_that_is_none_is_a_sentence_too(content: str, tmp_path: Path) -> None:
+    (tmp_path / "n.ipynb").write_text(content)
+    assert "can't be read" in pages.notebook_body(tmp_path / "n.ipynb")[1]
 
 
 # --- PDF ------------------------------------------------------------------------------------------------------------

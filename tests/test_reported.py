@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breakeven import analysis, artifacts
-from breakeven.analysis import reported
+from breakeven.analysis import next_steps, reported
 from breakeven.config import BreakEvenSettings, load_parameters, settle
 from breakeven.errors import UserError
 
@@ -147,6 +147,42 @@ def test_a_rate_of_several_streams_is_told_with_its_batch(tmp_path: Path) -> Non
     found = read(tmp_path, "a,24,1435,986,24.28,,,24.61,,")
     text = words(found)
     assert "at batch 24" in text and found["rows"][0]["verdict"] == "does-not-pay"
+
+
+def told(tmp_path: Path, *lines: str) -> dict[str, Any]:
+    path = tmp_path / "r.csv"
+    head = "id,batch,base_tok_s,spec_tok_s,accept_length,verify_ms,what,saving_low_ms,saving_high_ms,hardware,model"
+    path.write_text("\n".join([head, *lines]) + "\n")
+    return reported.read(path)
+
+
+def test_savings_on_a_row_that_pays(tmp_path: Path) -> None:
+    text = words(told(tmp_path, "a,1,82,100,3.0,,EAGLE-3,1,2,,"))
+    assert "it pays." in text and "does not make speculation pay" not in text
+    assert "worth having for both arms: speculation still runs at 1.16 or 1.09 of the baseline's rate" in text
+    assert "then runs at 1.13 or 0.86" in words(told(tmp_path, "a,1,82,100,3.0,,EAGLE-3,1.5,5,,"))
+    assert "does not make speculation pay" in words(told(tmp_path, "a,1,82,60,2.0,,EAGLE-3,1,2,,"))
+    assert "worth having" not in words(told(tmp_path, "a,1,82,,2.0,30,EAGLE-3,1,2,,"))  # no cycle, a bound alone
+
+
+def test_meanwhile_pairs_each_rate_with_its_own_baseline(tmp_path: Path) -> None:
+    boxes = ("a,1,82,60,2.0,,Kimi EAGLE-3,,,8x RTX PRO 6000,Kimi", "b,1,500,400,1.9,,Qwen n-gram,,,1x H200,Qwen")
+    found = told(tmp_path, *boxes)
+    first = next_steps.next_steps(reported.answer(found), [], None, found, {})[0]
+    assert first["step"] == "Until it is measured, serve without speculation"
+    assert first["brings"] == (
+        "82 tok/s instead of 60 (Kimi EAGLE-3); 500 tok/s instead of 400 (Qwen n-gram), as reported"
+    )
+
+
+def test_figures_that_can_be_true_together_are_not_said_to_contradict(tmp_path: Path) -> None:
+    idle = reported.answer(told(tmp_path, "a,1,82,60,1.01,,EAGLE-3,,,,"))
+    assert "do not fit together" not in idle["uncertainty"]
+    assert "do not fit together" in reported.answer(told(tmp_path, "a,1,82,60,2,30,EAGLE-3,,,,"))["uncertainty"]
+
+
+def test_what_was_assumed_of_a_row_is_told_with_it(tmp_path: Path) -> None:
+    assert "Assumed: batch is empty" in words(told(tmp_path, "a,,82,60,2.0,,EAGLE-3,,,,"))
 
 
 def test_notebook_05_of_recorded_figures_saves_what_the_report_needs(tmp_path: Path) -> None:

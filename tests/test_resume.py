@@ -159,6 +159,44 @@ def uncut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, without_attempts(content)
 
 
+class Looping(Measurements):
+    """Every answer of NGRAM loops: its launches end well and have no figure."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.made: list[str] = []
+
+    def __call__(self, launch: Launch) -> list[dict[str, Any]]:
+        self.made.append(launch.key)
+        drafter = launch.arm.drafter
+        without = ("tok_s", "cycle_ms") if drafter and drafter.algorithm == "NGRAM" else ()
+        return [{key: row[key] for key in row if key not in without} for row in super().__call__(launch)]
+
+
+def searched(folder: Path, measure: Measurements, *, resume: bool = False) -> list[str]:
+    """What one life of a search says."""
+    planned, said = PLANNED.model_copy(update={"search": True}), []
+    with mock.patch.object(machine, "describe", return_value={}):
+        measure.store = Store(folder, running._plan(planned), resume=resume)
+        running.measure_all(planned, running.plan(planned), measure.store, measure, said.append)
+    return said
+
+
+def test_a_search_does_not_repeat_what_gave_no_figure(tmp_path: Path) -> None:
+    measure = Looping(tmp_path)
+    searched(tmp_path, measure)
+    whole = list(measure.made)
+    assert len(set(whole)) == len(whole) and any("ngram" in key for key in whole)
+    searched(tmp_path, measure, resume=True)
+    assert measure.made == whole and measure.repeated == []
+
+
+def test_a_search_says_how_long_it_may_take(tmp_path: Path) -> None:
+    first, second, *_ = searched(tmp_path, Measurements(tmp_path))
+    assert first.startswith("launch 1, of at most 22: baseline.restart0; ")  # nothing to tell it from yet
+    assert second.startswith("launch 2, of at most 22: ") and ", at most about 0:00:21 left; " in second
+
+
 CUTS = st.lists(
     st.tuples(st.integers(0, 120), st.sampled_from(["before", "amid", "after", "full"])), min_size=1, max_size=4
 )

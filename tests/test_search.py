@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.costs import formulas
-from breakeven.sweep import search
-from breakeven.sweep.search import Candidate, Decision, Result
+from breakeven.sweep import expectations, search
+from breakeven.sweep.expectations import Candidate, Result
+from breakeven.sweep.search import Decision
 
 
 def chains(family: str, drafts: Sequence[int]) -> list[Candidate]:
@@ -72,13 +73,13 @@ def test_two_families_of_seven_take_a_third_of_the_grid() -> None:
     grid = 2 * (len(arms) + 1)
     assert len(decisions) <= grid / 3
     best = max(arms, key=slow.rate)
-    assert search.fastest(arms, slow.results, "") == best.arm
+    assert expectations.fastest(arms, slow.results, "") == best.arm
 
 
 def test_the_fastest_and_the_baseline_get_every_restart_and_its_neighbours_are_measured() -> None:
     machine = Machine(chains("eagle", range(1, 8)), linear, acceptance=0.6)
     launched = [(each.arm, each.restart) for each in machine.search(restarts=3, twin=True)]
-    best = search.fastest(machine.arms, machine.results, "")
+    best = expectations.fastest(machine.arms, machine.results, "")
     assert best == max(machine.arms, key=machine.rate).arm
     place = int(best.split("-")[1])
     assert {(name, restart) for name in ("baseline", "baseline-again", best) for restart in range(3)} <= set(launched)
@@ -91,7 +92,7 @@ def test_a_dip_in_a_jagged_cost_curve_is_found() -> None:
     cycles = {1: 7.3, 2: 6.2, 3: 6.6, 4: 6.8, 5: 7.0}
     machine = Machine(chains("standalone", cycles), lambda each: cycles[each.drafts or 0], 0.3, step_ms=5.0)
     machine.search()
-    assert search.fastest(machine.arms, machine.results, "") == "standalone-2"
+    assert expectations.fastest(machine.arms, machine.results, "") == "standalone-2"
 
 
 def test_what_was_left_out_is_named_with_its_reason() -> None:
@@ -107,7 +108,7 @@ def test_an_arm_that_fails_is_not_asked_for_again_and_the_rest_goes_on() -> None
     machine.broken = {"eagle-7"}
     decisions = machine.search()
     assert [each.arm for each in decisions].count("eagle-7") == 1
-    assert search.fastest(machine.arms, machine.results, "") == max(machine.arms[:-1], key=machine.rate).arm
+    assert expectations.fastest(machine.arms, machine.results, "") == max(machine.arms[:-1], key=machine.rate).arm
 
 
 def test_without_a_baseline_nothing_is_launched() -> None:
@@ -153,8 +154,8 @@ def test_where_the_forward_is_measured_a_jump_costs_no_launches() -> None:
     machine.forward_ms = {rows: 20.0 if rows <= 4 else 30.0 for rows in range(1, 9)}
     seeing = machine.search(restarts=2)
     assert len(seeing) <= 2 * (len(arms) + 1) / 3 < blind
-    assert search.fastest(arms, machine.results, "") == max(arms, key=machine.rate).arm
-    told = {each.arm: each for each in search.outlook(arms, machine.results) if each.source != "measured"}
+    assert expectations.fastest(arms, machine.results, "") == max(arms, key=machine.rate).arm
+    told = {each.arm: each for each in expectations.outlook(arms, machine.results) if each.source != "measured"}
     for each in arms:
         if each.arm in told and told[each.arm].source == "interpolated":
             assert told[each.arm].tok_s == pytest.approx(machine.rate(each), rel=0.02)
@@ -166,7 +167,7 @@ def test_a_neighbour_that_is_far_behind_at_its_best_is_left_out() -> None:
     machine = Machine(chains("ngram", range(1, 8)), jumping, acceptance=0.6)
     machine.forward_ms = {rows: 20.0 if rows <= 4 else 30.0 for rows in range(1, 9)}
     launched = {each.arm for each in machine.search()}
-    assert search.fastest(machine.arms, machine.results, "") == "ngram-3"
+    assert expectations.fastest(machine.arms, machine.results, "") == "ngram-3"
     assert "ngram-2" in launched and "ngram-4" not in launched
     assert "ngram-4" in {each["cell"] for each in search.dropped(machine.arms, machine.results, ())}
 
@@ -174,9 +175,11 @@ def test_a_neighbour_that_is_far_behind_at_its_best_is_left_out() -> None:
 def test_what_was_measured_once_gets_its_restarts_before_its_neighbours_are_looked_at() -> None:
     machine = Machine(chains("eagle", range(1, 8)), linear, acceptance=0.6)
     decisions = machine.search(restarts=2)
-    best = search.fastest(machine.arms, machine.results, "")
+    best = expectations.fastest(machine.arms, machine.results, "")
     again = next(i for i, each in enumerate(decisions) if (each.arm, each.restart) == (best, 1))
-    assert all(i > again for i, each in enumerate(decisions) if each.why.startswith("neighbour of"))
+    late = [(i, each) for i, each in enumerate(decisions) if each.why.startswith("neighbour of")]
+    assert late and all(i > again for i, _ in late)
+    assert {each.restart for _, each in late} == {1}, "their baseline is the one that ran last"
 
 
 @given(
@@ -194,7 +197,7 @@ def test_the_choice_is_within_two_percent_of_the_best_however_the_forward_jumps(
     )
     machine.forward_ms = {rows: forward_ms[rows - 1] for rows in range(2, 10)}
     machine.search()
-    chosen = next(each for each in arms if each.arm == search.fastest(arms, machine.results, ""))
+    chosen = next(each for each in arms if each.arm == expectations.fastest(arms, machine.results, ""))
     assert machine.rate(chosen) >= max(map(machine.rate, arms)) / (1 + search.WORTH_A_LAUNCH + 0.001)
 
 
@@ -212,7 +215,7 @@ def test_the_choice_is_within_two_percent_of_the_best_where_cycles_are_nearly_st
         arms, lambda each: (fixed_ms + per_draft_ms * (each.drafts or 0)) * jags[(each.drafts or 1) - 1], acceptance
     )
     machine.search()
-    chosen = next(each for each in arms if each.arm == search.fastest(arms, machine.results, ""))
+    chosen = next(each for each in arms if each.arm == expectations.fastest(arms, machine.results, ""))
     assert machine.rate(chosen) >= max(map(machine.rate, arms)) / (1 + search.WORTH_A_LAUNCH + 0.001)
 
 
@@ -234,4 +237,4 @@ def test_on_published_step_sweeps_the_choice_is_the_best_of_the_grid(family: str
         rate, length = points[drafts]
         results.append(Result(decision.arm, 0, "", rate, 1000 * length / rate, lengths[: drafts + 1]))
     best = max(points, key=lambda drafts: points[drafts][0])
-    assert search.fastest(arms, results, "") == f"{family}-{best}"
+    assert expectations.fastest(arms, results, "") == f"{family}-{best}"

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,8 +190,8 @@ def test_graph_batch_sizes_are_named_as_the_release_names_them(version, flag):
         (LaunchSpec("python", "m", fusion="of"), "0.5.23", "did you mean 'off'"),
         (LaunchSpec("python", "m", host="0.0.0.0"), "0.5.23", "loopback only"),
         (LaunchSpec("python", "m", host="box.example"), "0.5.23", "loopback only"),
-        (LaunchSpec("python", "m", extra={"port": 1}), "0.5.23", "by the parameter 'port'"),
-        (LaunchSpec("python", "m", extra={"dtype": "half"}), "0.5.23", "by the parameter 'dtype'"),
+        (LaunchSpec("python", "m", extra={"port": 1}), "0.5.23", "the suite chooses address and ports"),
+        (LaunchSpec("python", "m", extra={"dtype": "half"}), "0.5.23", "by the parameter dtype"),
         (
             LaunchSpec("python", "m", extra={"device": "cpu"}, flags=("--device=cpu",)),
             "0.5.23",
@@ -202,6 +203,37 @@ def test_graph_batch_sizes_are_named_as_the_release_names_them(version, flag):
 def test_what_the_release_can_not_run_is_refused(spec, version, message):
     with pytest.raises(UserError, match=message):
         build_command(spec, version)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"), "parameter drafters"),
+        (("--speculative-algorithm=NGRAM",), "parameter drafters"),
+        (("--speculative-ngram-branch-length", "9"), r"parameter drafters \(depth\)"),
+        (("--speculative-draft-model", "/d"), r"parameter drafters \(model\)"),
+        (("--tensor-parallel-size", "4"), "parameter tp"),
+        (("--tp-size", "4"), "parameter tp"),
+        (("--model", "/other"), "parameter model"),
+        (("--nccl-init-addr", "10.0.0.1:1"), "the suite chooses"),
+        (("--config", "more.yaml"), "its file could set"),
+    ],
+)
+def test_flags_that_are_parameters_are_refused_by_their_parameters_name(flags, name):
+    with pytest.raises(UserError, match=rf"^{flags[0].partition('=')[0]} can't be a further flag.*{name}"):
+        build_command(LaunchSpec("python", "m", flags=flags), "0.5.23")
+
+
+def test_flags_that_no_parameter_sets_may_be_given():
+    flags = ("--mem-fraction-static", "0.8", "--speculative-attention-mode", "decode", "--random-seed=3")
+    assert tuple(build_command(LaunchSpec("python", "m", flags=flags), "0.5.23")[-5:]) == flags
+
+
+def test_metrics_may_be_asked_for_by_the_user():
+    spec = LaunchSpec("python", "m", extra={"enable_metrics": True}, flags=("--enable-metrics", "--trust-remote-code"))
+    assert build_command(spec, "0.5.23")[-2:] == ["--enable-metrics", "--trust-remote-code"]
+    with pytest.raises(UserError, match="--log-level is given twice"):
+        build_command(LaunchSpec("python", "m", flags=("--log-level", "info", "--log-level", "info")), "0.5.23")
 
 
 def test_defaults_give_way_to_whatever_is_set():
@@ -241,6 +273,18 @@ def test_flags_are_read_from_calls_and_from_annotated_fields():
     )
     assert declared_flags([calls]) == {"--tp-size", "--tensor-parallel-size"}
     assert declared_flags([fields]) == {"--nccl-port", "--tp-size", "--tensor-parallel-size"}
+
+
+def test_negated_flags_are_known():
+    call = 'parser.add_argument("--lora-strict-loading", action=argparse.BooleanOptionalAction)'
+    fields = (
+        "class Spec:\n"
+        '    enable_tf32: A[bool, Arg(help="x", aliases=["--tf32"], action=argparse.BooleanOptionalAction)] = True\n'
+        '    enable_metrics: A[bool, Arg(help="y")] = False\n'
+    )
+    assert declared_flags([call]) == {"--lora-strict-loading", "--no-lora-strict-loading"}
+    both = {"--enable-tf32", "--no-enable-tf32", "--tf32", "--no-tf32"}
+    assert declared_flags([fields]) == {*both, "--enable-metrics"}
 
 
 # ---------------------------------------------------------------- reading a start
@@ -355,6 +399,26 @@ def test_a_server_is_ready_once_it_has_generated_and_leaves_nothing_when_stopped
     assert _nothing_left(tmp_path) and not server.alive() and LOCAL.port_is_free(port)
     assert server.stop_seconds is not None and "ready after" in said[-1]
     server.stop()
+
+
+def test_off_is_refused_where_a_release_can_not_keep_it_off(tmp_path):
+    """0.5.0 to 0.5.9 switch fusion on by themselves for some models: only the server knows."""
+    environment = {**os.environ, "PYTHONPATH": str(lay_out_stand_in(tmp_path / "site", "0.5.7"))}
+    spec = LaunchSpec(sys.executable, "m", tp=2, fusion="off", env={"BEHAVIOUR": "fusing"})
+    with pytest.raises(LaunchFailure, match="switched it on by itself") as caught:
+        _launch(tmp_path, environment, spec=spec)
+    assert caught.value.failure.cls == "config" and _nothing_left(tmp_path)
+    for kept in (replace(spec, env={"BEHAVIOUR": "good"}), replace(spec, fusion="default"), replace(spec, tp=1)):
+        _launch(tmp_path, environment, spec=kept).stop()
+
+
+def test_a_baseline_that_speculates_is_no_baseline(tmp_path, stand_in):
+    with pytest.raises(LaunchFailure, match=r"no drafter was asked for, and the server speculates \(EAGLE3\)"):
+        _launch(tmp_path, stand_in, "speculating")
+    assert _nothing_left(tmp_path)
+    drafter = Drafter("NGRAM", draft_tokens=4)
+    asked = LaunchSpec(sys.executable, "m", drafter=drafter, env={"BEHAVIOUR": "speculating"})
+    _launch(tmp_path, stand_in, spec=asked).stop()
 
 
 def test_a_release_without_server_info_is_asked_by_the_old_name(tmp_path, stand_in):

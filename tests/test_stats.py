@@ -230,6 +230,15 @@ def test_more_comparisons_make_verdicts_harder() -> None:
     assert (among["family"], alone["family"]) == (3, 1)
 
 
+def test_questions_put_together_are_one_family() -> None:
+    questions = [stats.Question(sweep(seed), BASELINE, CHAINS) for seed in range(3)]
+    for question, rows in zip(questions, stats.compare_together(questions), strict=True):
+        for row, own in zip(rows, stats.compare(question.samples, BASELINE, CHAINS), strict=True):
+            together, alone = row["speedup"], own["speedup"]
+            assert (row["cell"], row["family"], own["family"]) == (own["cell"], 6, 2)
+            assert together["low"] <= alone["low"] and together["low_alone"] == alone["low_alone"]
+
+
 @given(seed=st.integers(0, 10_000), restarts=st.integers(1, 4), drift=st.floats(0.7, 1.4))
 @settings(max_examples=25, deadline=None)
 def test_a_verdict_and_the_interval_beside_it_never_contradict_each_other(
@@ -250,6 +259,13 @@ def test_a_verdict_and_the_interval_beside_it_never_contradict_each_other(
 def test_a_bound_never_rounds_onto_the_other_side_of_1(value: float) -> None:
     shown = float(show.bound(value))
     assert (shown > 1) == (value > 1 + 5e-7) and (shown < 1) == (value < 1 - 5e-7)
+
+
+def test_too_few_prompts_are_not_cured_by_restarts() -> None:
+    samples = sweep()
+    for names in (["p000"], ["p000", "p001", "p002"]):
+        row = one(samples[samples["prompt_id"].isin(names)])
+        assert row["repeats_to_decide"] is None and row["prompts_to_decide"] >= conclusions.FEWEST_PROMPTS
 
 
 def test_of_other_prompts_nothing_is_said_from_three() -> None:
@@ -309,7 +325,8 @@ def test_degrees_of_freedom_lie_between_those_of_the_components() -> None:
 
 def test_one_restart_says_what_it_can_not_know_and_stays_wide() -> None:
     found = one(sweep(restarts=1))
-    assert "one restart" in found["note"] and "assumed" in found["method"]
+    assert "one restart: launch noise assumed 2%" in found["note"] and "assumed" in found["method"]
+    assert found["assumed_launch_sd"] == pytest.approx(0.02) and one(sweep())["assumed_launch_sd"] is None
     same = found["speedup_same_prompts"]
     assert same["high"] / same["low"] > 1.1
 

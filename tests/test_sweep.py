@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,15 @@ import pytest
 from breakeven import artifacts
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError
+from breakeven.hosts import LOCAL
 from breakeven.launch import design
+from breakeven.launch.serving import Serving
+from breakeven.server import LaunchFailure, attach
 from breakeven.sweep import measuring, running
 from breakeven.sweep.store import Store
+from breakeven.telemetry.failures import Failure
+from breakeven.workload.prompts import Prompt
+from tests.stand_in import lay_out_stand_in
 
 
 def names(drafters: list[dict[str, Any]], **options: Any) -> list[str]:
@@ -60,12 +67,81 @@ def test_a_variant_that_makes_no_sense_is_refused_by_name(variants: dict[str, An
 
 
 def test_conditions_are_every_combination_and_the_plain_one_has_no_suffix() -> None:
-    conditions = design.plan_conditions([1, 4, 4], [0.0, 0.7], [0])
+    conditions = design.plan_conditions([1, 4, 4], [0.0, 0.7], [0], 8)
     assert [each.suffix for each in conditions] == ["", "@t0.7", "@c4", "@c4@t0.7"]
     with pytest.raises(UserError, match="concurrency holds 0"):
-        design.plan_conditions([0], [0.0], [0])
+        design.plan_conditions([0], [0.0], [0], 8)
     with pytest.raises(UserError, match="temperature is an empty list"):
-        design.plan_conditions([1], [], [0])
+        design.plan_conditions([1], [], [0], 8)
+
+
+def test_more_in_flight_than_the_server_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = SweepSettings(concurrency=[1, 16], kinds=["open chat"])
+    refused = "concurrency holds 16, and a server runs 8 requests at once.*set max_running_requests: 16"
+    for choose in (running.plan, lambda settings: measuring.Workload.chosen(settings, list)):
+        with pytest.raises(UserError, match=refused):
+            choose(many)
+    assert running.plan(many.model_copy(update={"max_running_requests": 16}))
+    running_there = {"speculative_algorithm": None, "max_running_requests": 12}  # a server of somebody else's
+    monkeypatch.setattr(attach, "look_at", lambda url: SimpleNamespace(effective=running_there))
+    attached = attach.as_it_runs(many.model_copy(update={"host": "attach:http://127.0.0.1:30000"}), lambda text: None)
+    with pytest.raises(UserError, match="a server runs 12 requests at once"):
+        measuring.Workload.chosen(attached, list)
+
+
+def test_the_plan_of_an_attached_server_is_one_measurement() -> None:
+    attached = SweepSettings(host="attach:http://127.0.0.1:30000", concurrency=[1, 64])
+    assert [each.key for each in running.plan(attached)] == ["baseline.restart0"]
+    words = running.plan_in_words(attached)
+    assert words.startswith("1 server, which runs already: ") and "measured once" in words and "launches" not in words
+
+
+@pytest.mark.parametrize("name", measuring.PINS)
+def test_a_pin_of_the_shell_counts_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "3.0")
+    monkeypatch.setenv("LENGTH", "2.0")
+    lengths = {4: {}, 6: {"env": {name: "-1"}}, 8: {"env": {name: "$LENGTH"}}}
+    drafters = [{"algorithm": "NGRAM", "draft_tokens": tokens, **more} for tokens, more in lengths.items()]
+    settings = SweepSettings(engine="native", model="/m", drafters=drafters)
+    serving = Serving(settings, tmp_path, LOCAL, Path("/m"), LOCAL.environ(), (), list)
+    load = measuring.Workload([], [measuring.Batch(design.Condition(), [], [])], Prompt("", "", "", 1))
+
+    def no_server(self: Serving, name: str, *_: object) -> None:
+        raise LaunchFailure(Failure("config", None, "it is a test", ""), tmp_path / "log")
+
+    monkeypatch.setattr(Serving, "launch", no_server)
+    measurement = measuring.Measurement(settings, serving, load, Store(tmp_path, {}, resume=False), lambda text: None)
+    arms = design.plan_arms(drafters)
+    pinned = [measurement.run(design.Launch(arm, 0))[0].get("accept_length_pinned") for arm in arms]
+    assert pinned == [None, 3.0, None, 2.0], "a baseline has no accept length"
+    with pytest.raises(UserError, match="the accept length of ngram-d4 is pinned"):
+        running.refuse_pinned(arms, serving.whole_environment, search=True)
+    running.refuse_pinned([arms[0], arms[2]], serving.whole_environment, search=True)
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ({"flags": ["--disable-custom-allreduce"]}, "bad/baseline: SGLang 0.5.9 has no flag --disable-custom"),
+        ({"fusion": "trtllm"}, r"SGLang 0.5.9 can't choose the fusion backend \(trtllm\); give auto"),
+        ({"use_overlay": True}, "overlay does not exist; run notebook 02"),
+        ({"env": {"TOKEN": "$NOT_SET_ANYWHERE"}}, "the environment has no such variable"),
+        ({"env": {"SGLANG_SIMULATE_ACC_LEN": "two"}}, "is 'two'; give a number"),
+    ],
+)
+def test_no_launch_is_made_while_an_arm_can_not_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: dict[str, Any], words: str
+) -> None:
+    environment = {**LOCAL.environ(), "PYTHONPATH": str(lay_out_stand_in(tmp_path / "site", "0.5.9"))}
+    settings = SweepSettings(engine="native", model="/m", drafters=[], variants={"good": {}, "bad": variant})
+    (run_dir := tmp_path / "run").mkdir()
+    serving = Serving(settings, run_dir, LOCAL, Path("/m"), environment, (), lambda text: [len(text)])
+    monkeypatch.setattr(Serving, "prepare", lambda *_: serving)
+    monkeypatch.setattr(Serving, "preflight", lambda *_: [])
+    monkeypatch.setattr(Serving, "launch", lambda *_: pytest.fail("a server was launched"))
+    with pytest.raises(UserError, match=words) as caught:
+        running.run_sweep(settings, run_dir)
+    assert "\n" not in str(caught.value) and list(run_dir.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -227,6 +303,13 @@ class TestStore:
         parts = {"starting_s": 20.0, "measuring_s": 15.0, "stopping_s": 3.0, "failed_s": 10.0, "own_s": 2.0}
         assert artifacts.read_json(tmp_path / "cells.json")["time"] == {"whole_s": 50.0, **parts}
         assert "4.0% were the suite's own" in running.findings(store.content())[-2]
+
+    def test_a_launch_never_takes_the_name_of_a_log_that_an_earlier_sweep_left(self, tmp_path: Path) -> None:
+        (tmp_path / "logs").mkdir()
+        (tmp_path / "logs" / "fused_baseline.restart0.1.log").write_text("an earlier sweep's")
+        store = self.store(tmp_path)
+        assert store.new_attempt(self.launch("fused/baseline")) == "fused/baseline.restart0.2"
+        assert store.new_attempt(self.launch()) == "baseline.restart0.1"
 
     def test_a_new_sweep_in_the_same_folder_sets_the_old_one_aside(self, tmp_path: Path) -> None:
         store = self.store(tmp_path)

@@ -12,6 +12,12 @@ from typing import Any, BinaryIO
 from breakeven.errors import UserError
 
 SCHEMA_VERSION = 1
+_OWN_FOLDERS = {"notebooks", "lib", "parameters", "tests", "benchmarks", "docs", ".git", ".ci", ".venv"}
+_FILES_OF_A_RUN = {"samples.jsonl"} | {
+    f"{name}.json" for name in ("run", "gates", "fusion", "server", "allreduce", "cells", "breakeven")
+}
+_FOLDERS_OF_A_RUN = {"notebooks", "logs", "report", "figures", "traces", "overlay", "model-without-weights"}
+"""What a run makes before its first file, and what a notebook that is run by hand may be written to."""
 
 
 def project_root() -> Path:
@@ -22,9 +28,38 @@ def project_root() -> Path:
     """
     here = Path.cwd().resolve()
     for folder in (here, *here.parents, *Path(__file__).resolve().parents):
-        if (folder / "notebooks" / "01_read_gating.ipynb").is_file():
+        if _holds_the_suite(folder):
             return folder
     raise UserError(f"{here} is not inside a checkout of the suite (no notebooks/01_read_gating.ipynb on the way up)")
+
+
+def _holds_the_suite(folder: Path) -> bool:
+    """A run folder has executed notebooks of the same names, and no ``parameters/``."""
+    return (folder / "notebooks" / "01_read_gating.ipynb").is_file() and (folder / "parameters").is_dir()
+
+
+def located(given: str | Path, *also_below: str) -> Path:
+    """Where a path of the parameters or of the command line leads, absolute: one rule for all of them.
+
+    A relative one counts from the working directory if it exists there, else from the project's root, else from the
+    folders ``also_below`` the root. One that exists nowhere counts from the root.
+    """
+    path = Path(os.path.expanduser(given))  # noqa: PTH111 Path.expanduser raises for a user that is not known
+    here = Path.cwd() / path
+    if path.is_absolute() or os.path.exists(here):  # noqa: PTH110 Path.exists raises for names that no file can have
+        return here
+    try:
+        root = project_root()
+    except UserError:
+        return here
+    places = [root / path, *(root / folder / path for folder in also_below)]
+    return next((place for place in places if os.path.exists(place)), places[0])  # noqa: PTH110
+
+
+def from_root(path: Path) -> str:
+    """An absolute path as the notebooks, which run in the project's root, are told it."""
+    root = project_root()
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 def cache_root() -> Path:
@@ -35,16 +70,36 @@ def cache_root() -> Path:
     return (Path(shared).expanduser() if shared else Path.home() / ".cache") / "breakeven"
 
 
-def run_folder(run_dir: str) -> Path:
-    """The folder of a run, created where it is new; a relative path counts from the project's root.
+def run_path(run_dir: str | Path, *also_below: str) -> Path:
+    """The folder that a run is in or would be in (see ``located``).
 
-    Raises UserError when it can't be created or written.
+    Raises UserError for what can't be one: no name, the checkout, what it lies in, and its own folders.
     """
-    folder = project_root() / run_dir
+    if not str(run_dir).strip() or "\0" in str(run_dir):
+        raise UserError(f"run_dir is {str(run_dir)!r}; give the folder of a run, such as outputs/my-run")
+    folder = located(run_dir, *also_below).resolve()
+    root = project_root()
+    top = folder.relative_to(root).parts[:1] if folder.is_relative_to(root) else ()
+    if folder in (root, *root.parents, root / "outputs") or _OWN_FOLDERS.intersection(top) or _holds_the_suite(folder):
+        raise UserError(f"{folder} is the suite's own folder, or holds it; give one for a run, such as outputs/my-run")
+    return folder
+
+
+def run_folder(run_dir: str | Path) -> Path:
+    """The folder of a run, created where it is new.
+
+    Raises UserError for a folder that is not a run's (it holds other things, which a run could write over), and when
+    it can't be created or written.
+    """
+    folder = run_path(run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the run folder {folder} can't be created: {error.strerror}") from None
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    except (OSError, ValueError) as error:
+        raise UserError(f"the run folder {folder} can't be created: {getattr(error, 'strerror', error)}") from None
+    others = sorted(name for name in names - _FOLDERS_OF_A_RUN if not name.endswith(".ipynb"))
+    if others and not names & _FILES_OF_A_RUN:
+        raise UserError(f"run_dir: {folder} holds {others[0]!r} and no run; give a folder that is new or empty")
     if not os.access(folder, os.W_OK):
         raise UserError(f"the run folder {folder} is not writable; choose another run_dir")
     return folder

@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         status = pipeline.run(Path(options.parameters), overrides, cell_timeout_s=options.cell_timeout)
     else:
         raise UserError("give a parameter file, for example: breakeven run parameters/cpu.yaml")
-    run_dir = artifacts.run_folder(status["parameters"]["run_dir"])
+    run_dir = artifacts.project_root() / status["parameters"]["run_dir"]
     return {**status, "report": str(run_dir / "report" / "index.html"), "exit_status": int(status["status"] != "whole")}
 
 
@@ -79,9 +79,9 @@ def _run_in_words(answer: dict[str, Any]) -> str:
 def _publish(options: argparse.Namespace) -> dict[str, Any]:
     from breakeven import report
 
-    root = artifacts.project_root()
-    other = root / options.compare if options.compare else None
-    return report.publish(root / options.run, compare_with=other, as_pdf=options.pdf)
+    run_dir = artifacts.run_path(options.run, "outputs")
+    other = artifacts.run_path(options.compare, "outputs") if options.compare else None
+    return report.publish(run_dir, compare_with=other, as_pdf=options.pdf)
 
 
 def _gates(options: argparse.Namespace) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def _patch_in_words(answer: dict[str, Any]) -> str:
 def _revert(options: argparse.Namespace) -> dict[str, Any]:
     from breakeven import fusion
 
-    return fusion.revert(Path(options.path))
+    return fusion.revert(artifacts.located(options.path))
 
 
 def _logs(options: argparse.Namespace) -> dict[str, Any]:
     from breakeven import telemetry
 
-    return telemetry.read_log(Path(options.file))
+    return telemetry.read_log(artifacts.located(options.file))
 
 
 def _logs_in_words(answer: dict[str, Any]) -> str:
@@ -157,7 +157,7 @@ def _analyze(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _analyze_in_words(answer: dict[str, Any]) -> str:
-    lines = []
+    lines = ["reported figures, not measured here"]
     for row in answer["rows"]:
         figures = ", ".join(
             f"{name} {row[key]:.2f}{unit}"
@@ -170,6 +170,7 @@ def _analyze_in_words(answer: dict[str, Any]) -> str:
             if row.get(key) is not None
         )
         lines.append(f"{row['id']}: {row['verdict']}" + (f" ({figures})" if figures else ""))
+        lines += [f"  assumes {assumption}" for assumption in row["assumptions"]]
         lines += [f"  needs {need}" for need in row["needs"]]
         lines += [f"  {warning['code']}: {warning['text']}" for warning in row["warnings"]]
     return "\n".join(lines)

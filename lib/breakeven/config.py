@@ -7,14 +7,13 @@ Each notebook has one settings class. Its fields, defaults and descriptions are 
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from breakeven import artifacts, strict_yaml, variables
 from breakeven.errors import UserError, did_you_mean
 
 Arch = Literal["auto", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm110", "sm120", "sm121"]
@@ -23,9 +22,21 @@ Arch = Literal["auto", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm110"
 class Settings(BaseModel):
     """What every notebook knows: the folder of its run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,  # JSON has neither: a run could not be resumed with them
+        protected_namespaces=(),
+    )
 
     run_dir: str = Field("outputs/by-hand", description="folder of this run, from the project's root")
+
+    @field_validator("*")
+    @classmethod
+    def _fit_to_be_written_down(cls, value: Any, info: ValidationInfo) -> Any:
+        variables.check(str(info.field_name), value)
+        return value
 
     @classmethod
     def from_namespace(cls, namespace: Mapping[str, Any]) -> Self:
@@ -175,6 +186,16 @@ def parameters_cell(notebook: str) -> str:
     return "\n".join(lines)
 
 
+def parameter_file(given: Path) -> Path:
+    """The parameter file of that name here, in the project's root or in ``parameters/``. Raises UserError if none."""
+    path = artifacts.located(given, "parameters")
+    if path.exists():
+        return path
+    folders = (path.parent, artifacts.project_root() / "parameters")
+    near = did_you_mean(given.name, [file.name for folder in folders for file in folder.glob("*.yaml")])
+    raise UserError(f"no parameter file {given}{near or '; give one, such as parameters/cpu.yaml'}")
+
+
 def load_parameters(path: Path) -> dict[str, Any]:
     """Read a parameter file, as papermill would, refusing what YAML 1.1 silently turns into something else.
 
@@ -182,17 +203,9 @@ def load_parameters(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.yaml")]) if path.parent.is_dir() else ""
-        raise UserError(f"no parameter file {path}{near}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} can't be read as a text file: {error}") from None
-    try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        _refuse_ambiguous(path, tree)
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    values = strict_yaml.read(text, str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -210,54 +223,23 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"no notebook has a parameter {name!r}{did_you_mean(name, types)}")
     if _plain_type(types[name]) is str:
         return name, raw
-    node = yaml.compose(raw, Loader=yaml.SafeLoader) if raw.strip() else None
-    _refuse_ambiguous(Path(f"-p {name}"), node)
-    return name, yaml.safe_load(raw)
+    return name, strict_yaml.read(raw, f"-p {name}")
 
 
 def settle(values: Mapping[str, Any]) -> dict[str, Settings]:
     """Check a suite's parameters before any kernel starts; the settings of each notebook by its name.
 
-    Raises UserError on a name that no notebook declares (with a suggestion) and on any value that doesn't fit.
+    Raises UserError on an unknown name (with a suggestion), a value that doesn't fit, and nothing to be judged.
     """
     types = field_types()
-    for name in values:
-        if name not in types:
-            raise UserError(f"no notebook has a parameter {name!r}{did_you_mean(str(name), types)}")
+    if unknown := [str(name) for name in values if name not in types]:
+        raise UserError(f"no notebook has a parameter {unknown[0]!r}{did_you_mean(unknown[0], types)}")
+    if values.get("model") == values.get("records", "none") == "none":
+        raise UserError("model and records are both none: nothing to measure or judge; give a model or records: FILE")
     return {
         notebook: cls.checked({name: value for name, value in values.items() if name in cls.model_fields})
         for notebook, cls in NOTEBOOKS.items()
     }
-
-
-_YAML_1_1 = (
-    (re.compile(r"(?i)(y|n|yes|no|on|off)"), "a truth value", "write true or false, or quote it"),
-    (re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"), "a number in base 60", "quote it"),
-    (re.compile(r"[-+]?0[0-9_]+"), "a number in base 8", "drop the leading zero, or quote it"),
-    (re.compile(r"[-+]?([0-9]+[eE][-+]?[0-9]+|[0-9]*\.[0-9]*[eE][0-9]+)"), "text", "write it like 1.0e-3 or 1.0e+3"),
-    (re.compile(r"\d{4}-\d{1,2}-\d{1,2}([Tt ].*)?"), "a date", "quote it"),
-    (re.compile(r"~|(?i:null)|"), "nothing at all", "leave the line out to keep the default"),
-)
-
-
-def _refuse_ambiguous(path: Path, node: yaml.Node | None) -> None:
-    """Walk the YAML tree for unquoted scalars and duplicate names that do not mean what they look like."""
-    if isinstance(node, yaml.ScalarNode) and node.style is None:
-        for pattern, meaning, advice in _YAML_1_1:
-            if pattern.fullmatch(node.value):
-                line = node.start_mark.line + 1
-                raise UserError(f"{path}:{line}: YAML reads an unquoted {node.value!r} as {meaning}; {advice}")
-    elif isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                raise UserError(f"{path}:{key.start_mark.line + 1}: {key.value!r} is set twice; keep one")
-            seen.add(key.value)
-            _refuse_ambiguous(path, key)
-            _refuse_ambiguous(path, value)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_ambiguous(path, item)
 
 
 def _plain_type(annotation: Any) -> type:

@@ -19,9 +19,9 @@ def one_line(error: BaseException) -> str:
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """A suggestion to append to an error line, or the list of what is allowed where nothing is close."""
+    """A suggestion to append to an error line, or the list of what is allowed where nothing is close; may be empty."""
     choices = sorted(set(allowed))
     close = difflib.get_close_matches(given, choices, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; allowed: {', '.join(choices)}"
+    return f"; allowed: {', '.join(choices)}" if choices else ""

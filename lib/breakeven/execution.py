@@ -7,6 +7,7 @@ raises is the evidence, and it is classified here.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from papermill.exceptions import PapermillExecutionError
 from breakeven import artifacts, config
 from breakeven.errors import one_line
 from breakeven.progress import RunProgress
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -43,11 +46,11 @@ def execute(
     if resumed and "resume" in wanted:
         wanted["resume"] = True
     output = run_dir / "notebooks" / f"{name}.ipynb"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.unlink(missing_ok=True)  # a stale output must never be taken for a new one
     position = _Position()
     started, began = time.monotonic(), utc_now()
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.unlink(missing_ok=True)  # a stale output must never be taken for a new one
         papermill.execute_notebook(
             source,
             output,
@@ -82,10 +85,10 @@ def exit_class(error: BaseException) -> str:
         return "timeout"
     if isinstance(error, NoSuchKernel):
         return "no-kernel"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return "disk-full"
     if isinstance(error, PapermillExecutionError):
-        return "disk-full" if "No space left on device" in error.evalue else "cell-error"
+        return "disk-full" if any(os.strerror(number) in error.evalue for number in _NO_ROOM) else "cell-error"
     if isinstance(error, RuntimeError) and "Kernel died" in str(error):
         return "dead-kernel"
     return "runner-error"

@@ -7,9 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from breakeven.errors import UserError
 from breakeven.gates.archs import name_of
-from breakeven.hosts import LOCAL, Host
+from breakeven.hosts import LOCAL, Host, Local
 from breakeven.inventory import inventory
+
+GPUS_ANSWER_WITHIN_S = 120.0
+"""A driver that has to load first takes half a minute on a box with eight GPUs."""
 
 
 def describe(root: Path, host: Host = LOCAL) -> dict[str, Any]:
@@ -22,7 +26,8 @@ def describe(root: Path, host: Host = LOCAL) -> dict[str, Any]:
 
 
 def _inventory_of(host: Host) -> dict[str, Any]:
-    done = host.run([host.python, str(host.library / "breakeven" / "inventory.py")], timeout_s=60)
+    prefix = host.prefix if isinstance(host, Local) else ()  # another machine's stands before all that it does
+    done = host.run([*prefix, host.python, str(host.library / "breakeven" / "inventory.py")], timeout_s=60)
     if done.exit_code:
         raise OSError(f"{host.name}: {host.python} can't say what it has: {done.stderr.strip()[-200:]}")
     return dict(json.loads(done.stdout))
@@ -34,12 +39,20 @@ def fingerprint(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpus(host: Host = LOCAL) -> list[dict[str, str]]:
-    """One row per NVIDIA GPU (name, architecture, driver, memory); empty where there is none or no driver."""
+    """One row per NVIDIA GPU (name, architecture, driver, memory); empty where there is none or no driver.
+
+    Raises UserError where the driver does not answer: there are GPUs, and they can't be told.
+    """
     query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version,memory.total", "--format=csv,noheader"]
     try:
-        done = host.run(query, timeout_s=30)
+        done = host.run(query, timeout_s=GPUS_ANSWER_WITHIN_S)
     except ConnectionError:
         raise
+    except TimeoutError:
+        raise UserError(
+            f"nvidia-smi of {host.name} gives no answer within {GPUS_ANSWER_WITHIN_S:g} s; find out why (nvidia-smi "
+            "-pm 1 keeps a driver loaded), or take nvidia-smi off the PATH to go without its GPUs"
+        ) from None
     except OSError:  # no such program
         return []
     lines = [] if done.exit_code else done.stdout.splitlines()
@@ -63,7 +76,7 @@ def arch_to_judge(asked: str, host: Host = LOCAL) -> tuple[str, str]:
         return asked, "asked for"
     found = gpus(host)
     if found:
-        whose = "this machine" if host is LOCAL else host.name
+        whose = "this machine" if isinstance(host, Local) else host.name
         return found[0]["arch"], f"{whose}'s {found[0]['name']}"
     return "sm120", "no GPU here: judged for the RTX PRO 6000 and 5090"
 

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,12 +17,13 @@ import nbformat
 import papermill
 
 from breakeven import artifacts, config, machine, report
+from breakeven.before_start import check_before_start, counted_from_root
 from breakeven.errors import UserError, did_you_mean, one_line
 from breakeven.execution import Interrupted, execute, utc_now
+from breakeven.holding import held
 from breakeven.hosts import LOCAL
 from breakeven.launch import reach
 from breakeven.progress import RunProgress
-from breakeven.server import attach
 
 CELL_TIMEOUT_S = 12 * 3600
 RESERVE_BYTES = 256 * 1024
@@ -42,23 +41,26 @@ def run(
     Raises UserError, before any kernel starts, when a parameter or a notebook is not as it should be.
     """
     root = artifacts.project_root()
-    values = {**config.load_parameters(parameters), **(overrides or {})}
-    values.setdefault("run_dir", f"outputs/{parameters.stem}-{datetime.now():%Y%m%d-%H%M%S}")
-    settings = config.settle(values)
-    machines = _machines(root, settings)  # an unreachable host is told before a kernel starts
-    run_dir = artifacts.run_folder(values["run_dir"])
+    file = config.parameter_file(parameters)
+    values = {**config.load_parameters(file), **(overrides or {})}
+    values.setdefault("run_dir", f"outputs/{file.stem}-{datetime.now():%Y%m%d-%H%M%S}")
+    settings = config.settle(counted_from_root(values))
+    check_before_start(settings)
+    run_dir = artifacts.run_path(values["run_dir"])
     if (run_dir / "run.json").exists():
         raise UserError(f"{run_dir} already holds a run; give another run_dir, or continue it with --resume {run_dir}")
+    machines = _machines(root, settings)  # an unreachable host is told before a kernel starts
+    run_dir = artifacts.run_folder(run_dir)
     status = {
         "run_id": run_dir.name,
         "status": "running",
         "started_at": utc_now(),
-        "parameters_file": str(parameters),
-        "parameters": _flat(settings),
+        "parameters_file": artifacts.from_root(file),
+        "parameters": {**_flat(settings), "run_dir": artifacts.from_root(run_dir)},
         **machines,
         "notebooks": {name: {"exit_class": "not-run"} for name in config.NOTEBOOKS},
     }
-    with _held(run_dir):
+    with held(run_dir):
         return _execute(root, run_dir, status, cell_timeout_s, stream or sys.stderr)
 
 
@@ -69,24 +71,23 @@ def resume(run_dir: Path, *, cell_timeout_s: int = CELL_TIMEOUT_S, stream: Any =
     packages of either differ.
     """
     root = artifacts.project_root()
-    run_dir = root / run_dir
+    run_dir = artifacts.run_path(run_dir, "outputs")
     if not (run_dir / "run.json").exists():
         near = did_you_mean(run_dir.name, [p.parent.name for p in run_dir.parent.glob("*/run.json")])
-        raise UserError(f"no run to resume at {run_dir}{near}")
-    run_dir, status = artifacts.run_folder(str(run_dir)), artifacts.read_json(run_dir / "run.json")
+        raise UserError(f"no run to resume at {run_dir}{near or '; runs are the folders under outputs/'}")
+    run_dir, status = artifacts.run_folder(run_dir), artifacts.read_json(run_dir / "run.json")
     if wrong := [key for key in ("parameters", "environment", "notebooks") if not isinstance(status.get(key), dict)]:
         raise UserError(f"{run_dir / 'run.json'} lacks {', '.join(wrong)}: no run can go on from it; start a new one")
     if status.get("status") == "whole":
         raise UserError(f"{run_dir} is whole; nothing to resume. Its report: {run_dir / 'report' / 'index.html'}")
     settings = config.settle(status["parameters"])
+    check_before_start(settings)
     for which, now in _machines(root, settings).items():
         _refuse_another_machine(status.get(which) or {}, now or {})
-    parameters = _flat(settings)
-    if root / parameters["run_dir"] != run_dir:  # the folder was moved, and its results with it
-        parameters["run_dir"] = str(run_dir)
+    parameters = {**_flat(settings), "run_dir": artifacts.from_root(run_dir)}  # it may have been moved
     notebooks = {name: status["notebooks"].get(name, {"exit_class": "not-run"}) for name in config.NOTEBOOKS}
     status |= {"status": "running", "parameters": parameters, "notebooks": notebooks}
-    with _held(run_dir):
+    with held(run_dir):
         return _execute(root, run_dir, status, cell_timeout_s, stream or sys.stderr, resumed=True)
 
 
@@ -98,12 +99,11 @@ def _flat(settings: Mapping[str, config.Settings]) -> dict[str, Any]:
 def _machines(root: Path, settings: Mapping[str, config.Settings]) -> dict[str, dict[str, Any] | None]:
     """``environment``: the machine that serves; ``runner``: this one, None where they are one and the same.
 
-    Raises UserError, in one line, where the host can't be reached or its running server can't be measured.
+    Raises UserError, in one line, where the host can't be reached.
     """
-    serving, sweeping = settings["03_launch_server"], settings["04_sweep_drafters"]
-    assert isinstance(serving, config.ServerSettings) and isinstance(sweeping, config.SweepSettings)
+    serving = settings["03_launch_server"]
+    assert isinstance(serving, config.ServerSettings)
     reach.greet(serving)
-    attach.as_it_runs(sweeping, say=lambda text: None)
     host = reach.open_host(serving)
     try:
         return {
@@ -129,8 +129,11 @@ def _execute(
 ) -> dict[str, Any]:
     """Run what has not run yet, record every outcome, publish whatever exists."""
     sources = {name: _checked_notebook(root, name) for name in config.NOTEBOOKS}
-    record = _StatusFile(run_dir)
-    record.write(status)
+    try:
+        record = _StatusFile(run_dir)
+        record.write(status)
+    except OSError as error:
+        raise UserError(f"{run_dir} can't be written: {error.strerror}; make room, or take another run_dir") from None
     with RunProgress(stream) as progress, _interrupts_raise():
         progress.say(f"run {status['run_id']}: results in {run_dir}")
         try:
@@ -157,23 +160,6 @@ def _execute(
         except OSError as error:
             print(f"the report could not be written: {one_line(error)}", file=stream)
     return status
-
-
-@contextlib.contextmanager
-def _held(run_dir: Path) -> Iterator[None]:
-    """Keep other runners out of a run; however this process ends, the system lets go of it. Raises UserError."""
-    folder = os.open(run_dir, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(folder)
-        raise UserError(f"{run_dir} is under way in another process; wait for its end, or start a new run") from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        yield
-    finally:
-        os.close(folder)
 
 
 def failure_line(notebook: str, outcome: Mapping[str, Any]) -> str:

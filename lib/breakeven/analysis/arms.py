@@ -1,30 +1,16 @@
-"""The arms of a sweep: what each cell is, under which condition it ran, and which baseline it is compared with.
+"""The arms of a sweep: what each cell is and under which condition it ran.
 
-A cell of ``cells.json`` is a variant of the server, a drafter with its settings (or none) and a condition. Within one
-condition the arms of a variant are compared with that variant's baseline, and the other variants with the first one's.
+A cell of ``cells.json`` is a variant of the server, a drafter with its settings (or none) and a condition.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from breakeven.launch.design import DEFAULT_VARIANT, TWIN, Condition
-from breakeven.stats.comparing import compare
-from breakeven.stats.conclusions import without_data
-from breakeven.stats.samples import usable
-
-OUTCOMES = {
-    "pays": "faster",
-    "does-not-pay": "slower",
-    "not-distinguishable": "not-distinguishable",
-    "needs-more": "needs-more",
-}
-"""What a verdict says of a variant, which pays for nothing."""
 
 
 def condition_in_words(condition: Condition) -> str:
@@ -137,154 +123,4 @@ def baselines_of(arms: Mapping[str, Arm], condition: Condition) -> dict[str, Arm
         arm.variant: arm
         for arm in arms.values()
         if arm.condition == condition and not arm.speculates and not arm.is_twin
-    }
-
-
-def compare_all(
-    samples: pd.DataFrame, arms: Mapping[str, Arm], *, level: float, by_kind: bool = False
-) -> list[dict[str, Any]]:
-    """`stats.compare` for every speculating arm against the baseline of its own variant and condition.
-
-    Conditions are judged apart (their launches are the same servers, so that pooling them would count noise twice);
-    each row also says what the arm is, what it was compared with, and how accept length spreads over prompts.
-    """
-    rows, words = [], in_words(arms)
-    for condition, variant, baseline, cells in _sets(arms):
-        here = _of_condition(samples, arms, condition)
-        twins = [arm.name for arm in arms.values() if arm.is_twin and arm.variant == variant]
-        if baseline:
-            here = _stood_in_for(here, baseline.name, twins)
-        measured = set(here["cell"])
-        pairs = _same_servers(arms, condition, measured)
-        ready = [arm.name for arm in cells if arm.name in measured and baseline and baseline.name in measured]
-        found = (
-            compare(here, baseline.name, ready, by=["kind"] if by_kind else [], aa_pairs=pairs, level=level)
-            if ready and baseline
-            else []
-        )
-        missing = [arm.name for arm in cells if arm.name not in ready]
-        if not by_kind:
-            found += [without_data({}, name, baseline.name if baseline else "its baseline") for name in missing]
-        rows += [_described(row, arms[row["cell"]], words, baseline, here) for row in found]
-    return rows
-
-
-def rivals(
-    samples: pd.DataFrame,
-    arms: Mapping[str, Arm],
-    best: Mapping[str, Any],
-    comparisons: Sequence[Mapping[str, Any]],
-    *,
-    level: float,
-) -> list[str]:
-    """The other arms of the best one's condition that pay too and, on the prompts measured, can't be told from it, in
-    words."""
-    arm, words = arms[best["cell"]], in_words(arms)
-    here = _of_condition(samples, arms, arm.condition)
-    measured = set(here["cell"])
-    paying = {row["cell"] for row in comparisons if row["verdict_same_prompts"] == "pays"}
-    others = [each.name for each in arms.values() if each.condition == arm.condition and each.name in paying & measured]
-    others = [name for name in others if name != arm.name]
-    pairs = _same_servers(arms, arm.condition, measured)
-    found = compare(here, arm.name, others, aa_pairs=pairs, level=level) if others else []
-    found = [row for row in found if row["verdict_same_prompts"] == "not-distinguishable"]
-    return [words[row["cell"]] for row in sorted(found, key=lambda row: -row["speedup"]["estimate"])]
-
-
-def compare_variants(samples: pd.DataFrame, arms: Mapping[str, Arm], *, level: float) -> list[dict[str, Any]]:
-    """Every arm of another variant, its baseline included, against the baseline of the first variant."""
-    rows, words = [], in_words(arms)
-    first = next((arm.variant for arm in arms.values()), DEFAULT_VARIANT)
-    for condition in dict.fromkeys(arm.condition for arm in arms.values()):
-        here = _of_condition(samples, arms, condition)
-        measured = set(here["cell"])
-        default = baselines_of(arms, condition).get(first)
-        others = [
-            arm.name for arm in arms.values() if arm.condition == condition and arm.variant != first and not arm.is_twin
-        ]
-        others = [name for name in others if name in measured]
-        if default is None or default.name not in measured or not others:
-            continue
-        pairs = _same_servers(arms, condition, measured)
-        found = compare(here, default.name, others, aa_pairs=pairs, level=level)
-        rows += [_described(row, arms[row["cell"]], words, default, here) for row in found]
-    return [{**row, "against": words[row["against"]], "outcome": OUTCOMES[row["verdict"]]} for row in rows]
-
-
-def _sets(arms: Mapping[str, Arm]) -> Iterable[tuple[Condition, str, Arm | None, Sequence[Arm]]]:
-    """Condition, variant, its baseline (None where it was never launched) and the arms to compare with it."""
-    for condition in dict.fromkeys(arm.condition for arm in arms.values()):
-        here = [arm for arm in arms.values() if arm.condition == condition]
-        baselines = baselines_of(arms, condition)
-        for variant in dict.fromkeys(arm.variant for arm in here):
-            cells = [arm for arm in here if arm.variant == variant and arm.speculates]
-            if cells:
-                yield condition, variant, baselines.get(variant), cells
-
-
-def _same_servers(arms: Mapping[str, Arm], condition: Condition, measured: Set[str]) -> list[tuple[str, str]]:
-    """Cells that are one and the same server under a condition: what they differ by is noise, whatever is compared."""
-    baselines = baselines_of(arms, condition)
-    twins = [arm for arm in arms.values() if arm.is_twin and arm.condition == condition and arm.name in measured]
-    pairs = [(baselines[arm.variant].name, arm.name) for arm in twins if arm.variant in baselines]
-    return [pair for pair in pairs if pair[0] in measured]
-
-
-def _stood_in_for(samples: pd.DataFrame, baseline: str, twins: Sequence[str]) -> pd.DataFrame:
-    """The baseline's second half stands in for it in restarts that lack the first (a run that was cut off)."""
-    there = set(samples.loc[samples["cell"] == baseline, "restart"])
-    if not there:
-        return samples
-    lacking = samples["cell"].isin(twins) & ~samples["restart"].isin(there)
-    return samples.assign(cell=samples["cell"].mask(lacking, baseline))
-
-
-def _of_condition(samples: pd.DataFrame, arms: Mapping[str, Arm], condition: Condition) -> pd.DataFrame:
-    names = [arm.name for arm in arms.values() if arm.condition == condition]
-    return samples[samples["cell"].isin(names)]
-
-
-def _described(
-    row: dict[str, Any], arm: Arm, words: Mapping[str, str], baseline: Arm | None, samples: pd.DataFrame
-) -> dict[str, Any]:
-    what = {
-        "variant": arm.variant,
-        "drafter": words[arm.name],
-        "drafts": arm.drafts,
-        "accept_length_pinned": arm.pinned_length,
-        "concurrency": arm.condition.concurrency,
-        "temperature": arm.condition.temperature,
-        "context_tokens": arm.condition.context_tokens,
-        "against": baseline.name if baseline else None,
-    }
-    lengths = {"accept_length": _possible(row["accept_length"], arm)} if row["accept_length"] else {}
-    if arm.pinned_length:
-        note = f"accept length pinned to {arm.pinned_length:g}: the cost is real, the speed-up is not"
-        what |= {"verdict": "needs-more", "verdict_same_prompts": "needs-more", "p_pays": None, "note": note}
-    return {**row, **what, **lengths, "prompts_accept_length": accept_lengths(samples, arm.name, row)}
-
-
-def _possible(interval: Mapping[str, Any], arm: Arm) -> dict[str, Any]:
-    """An interval of accept length without what no verify can give: less than 1, or more than its drafts and one."""
-    most = arm.drafts + 1.0 if arm.drafts else float(interval["high"])
-    low, high = max(interval["low"], 1.0), min(interval["high"], max(most, interval["estimate"]))
-    return {**interval, "low": low, "high": high}
-
-
-def accept_lengths(samples: pd.DataFrame, cell: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How accept length spreads over prompts (each over its restarts): the 10th, 50th and 90th percentile, the values,
-    and the share of prompts above break-even. None without speculation or data."""
-    if not row.get("break_even"):
-        return None
-    good = usable(samples[samples["cell"] == cell])
-    good = good if row["kind"] is None else good[good["kind"] == row["kind"]]
-    sums = good.assign(tokens=good["completion_tokens"] - 1).groupby("prompt_id")[["tokens", "verify_ct"]].sum()
-    lengths = sums["tokens"] / sums["verify_ct"]
-    low, middle, high = lengths.quantile([0.1, 0.5, 0.9])
-    return {
-        "p10": float(low),
-        "p50": float(middle),
-        "p90": float(high),
-        "above_break_even": float((lengths > row["break_even"]["estimate"]).mean()),
-        "values": [round(float(value), 4) for value in sorted(lengths)],
     }

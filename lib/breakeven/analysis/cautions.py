@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from breakeven.analysis import disturbances
 from breakeven.analysis.arms import Arm, arms_of, in_words
 from breakeven.costs.audit import IDLE_DRAFTER, TIE_BAND
 from breakeven.launch.design import DEFAULT_VARIANT
-from breakeven.stats.samples import usable
 
 NEAR_TIE_NATS = 0.25
 """Largest gap of the two highest log-probabilities that bfloat16 rounding may bridge.
@@ -19,10 +19,6 @@ NEAR_TIE_NATS = 0.25
 bfloat16 has 8 bits of significand: logits of 16 to 32, usual for the model of the default, stand 0.125 apart, so two
 of them may each be off by one step.
 """
-
-
-DISTURBED = 1.5
-"""Times the median of its launch that a request's cycle may take; more is a disturbance."""
 HOSTS_DIFFER = 1.3
 """Between launches of one arm: where a host operator takes this many times as long, the host makes the difference."""
 
@@ -41,7 +37,7 @@ def warn(
     return [
         *_failed_launches(cells),
         *_launches_differ(noise, comparisons),
-        *_disturbed(samples),
+        *disturbances.warnings(samples),
         *_shorter_for_longer(comparisons, arms_of(cells)),
         *_cycles_below_a_step(comparisons),
         *_unequal_limits(cells),
@@ -52,6 +48,7 @@ def warn(
         *_degenerate(samples, cells),
         *_reused(samples),
         *_texts_that_part(cells),
+        *_without_verify_counts(comparisons),
         *_idle_drafters(comparisons),
         *_impossible_lengths(comparisons),
         *_cut_off(samples, cells),
@@ -230,39 +227,6 @@ def _shorter_for_longer(comparisons: Sequence[Mapping[str, Any]], arms: Mapping[
         yield {"code": "cycle-falls-with-length", "text": text}
 
 
-def disturbed(samples: pd.DataFrame) -> pd.DataFrame:
-    """Requests whose milliseconds per cycle stand out among those of their launch, by ``ratio`` to the median."""
-    good = usable(samples)
-    counted = pd.to_numeric(good["verify_ct"]).fillna(good["completion_tokens"] - 1)
-    cycle_ms = 1000 * good["decode_s"] / counted
-    ratio = cycle_ms / cycle_ms.groupby([good["cell"], good["restart"]]).transform("median")
-    return good.assign(ratio=ratio)[ratio > DISTURBED].sort_values("ratio", ascending=False)
-
-
-def calm(samples: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The samples without the prompts of a restart in which a request of any cell was disturbed, taken from all cells
-    alike; and how many such prompts there were."""
-    wild = disturbed(samples)
-    lost = set(zip(wild["restart"], wild["prompt_id"], strict=True))
-    keep = [pair not in lost for pair in zip(samples["restart"], samples["prompt_id"], strict=True)]
-    return samples[keep], len(lost)
-
-
-def _disturbed(samples: pd.DataFrame) -> Iterable[dict[str, str]]:
-    wild = disturbed(samples)
-    if len(wild):
-        shown = [
-            f"{row['cell']}, restart {row['restart'] + 1}, prompt {row['prompt_id']} {row['ratio']:.1f} times"
-            for row in wild.head(3).to_dict("records")
-        ]
-        more = f", and {len(wild) - 3} more" if len(wild) > 3 else ""
-        text = (
-            f"requests that ran much slower per cycle than the median of their launch: {'; '.join(shown)}{more}. "
-            "Something else ran meanwhile: such a cell looks slower than it is, above all for that kind of prompt"
-        )
-        yield {"code": "disturbed-requests", "text": text}
-
-
 def _texts_that_part(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     for row in cells:
         far = [each for each in row.get("canary", {}).get("parted", []) if (each["gap_nats"] or 0.0) > NEAR_TIE_NATS]
@@ -273,6 +237,15 @@ def _texts_that_part(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, s
                 f"{worst['gap_nats']:.2f} nats, prompt {worst['prompt_id']}); greedy decoding must not do that"
             )
             yield {"code": "output-differs", "text": text}
+
+
+def _without_verify_counts(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    cells = [row["cell"] for row in comparisons if row["speedup"] and not row["accept_length"]]
+    if cells:
+        text = (
+            f"{', '.join(cells)}: the server reported no verify counts; accept length and break-even (AL*) are unknown"
+        )
+        yield {"code": "no-verify-counts", "text": text}
 
 
 def _idle_drafters(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:

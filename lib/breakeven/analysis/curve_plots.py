@@ -239,8 +239,9 @@ def figures(result: Row) -> list[Figure]:
     _, pinned = wording.judged_and_pinned(result["comparisons"])
     judged = [row for row in result["comparisons"] if row["speedup"] and not row["accept_length_pinned"]]
     if judged:
-        made += [plots.speedup_figure(judged), plots.accept_length_figure(result["by_kind"])]
-        made += [speedup_curve_figure(judged)]
+        made.append(plots.speedup_figure(judged))
+    if any(row["accept_length"] for row in judged):
+        made += [plots.accept_length_figure(result["by_kind"]), speedup_curve_figure(judged)]
     if pinned:
         made.append(plots.bars_figure(pinned))
     if result["curves"]["draft_length"]:

@@ -1,6 +1,6 @@
 """What the curves show: break-even over draft length and concurrency, acceptance by position, theory.
 
-Rows come from `arms.compare_all`; everything here is arithmetic on them.
+Rows come from `judging.compare_all`; everything here is arithmetic on them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pandas as pd
 
 from breakeven.analysis.arms import Arm, condition_in_words
 from breakeven.analysis.cycle import FORWARD, part_ms
+from breakeven.analysis.ranking import DECIDED
 from breakeven.costs import formulas
 from breakeven.errors import UserError
 from breakeven.stats.samples import usable
@@ -119,8 +120,7 @@ def by_position(samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons: Seq
 def by_concurrency(arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> list[dict[str, Any]]:
     """Per drafter that ran at several concurrencies: the speed-up at each, and where it crosses 1.
 
-    ``crossover`` lies between the last concurrency that pays and the next (on a log scale, linear in log speed-up);
-    None where the answer does not change.
+    ``crossover``: see there; None where the answer is not shown to change.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in comparisons:
@@ -142,10 +142,12 @@ def by_concurrency(arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> list[
 
 
 def crossover(points: Sequence[Row]) -> float | None:
-    """The concurrency at which the speed-up crosses 1, interpolated between the neighbours on either side of it."""
-    for left, right in itertools.pairwise(points):
-        before, after = math.log(left["estimate"]), math.log(right["estimate"])
-        if before * after < 0:
+    """The concurrency at which the speed-up crosses 1: between one that pays and one that does not, whatever is
+    undecided between them left out (on a log scale, linear in log speed-up)."""
+    decided = [point for point in points if point["verdict"] in DECIDED]
+    for left, right in itertools.pairwise(decided):
+        if left["verdict"] != right["verdict"]:
+            before, after = math.log(left["estimate"]), math.log(right["estimate"])
             share = before / (before - after)
             return float(left["concurrency"] * (right["concurrency"] / left["concurrency"]) ** share)
     return None
@@ -159,8 +161,9 @@ def theory(
     ``acceptance`` is that of the first position, from which Leviathan's accept length follows if all positions were
     alike. The speed-ups take the accept length as measured, so that their residual is cost alone: Leviathan's verify
     costs one baseline step, Sequoia's the measured t(n); what is left to Sequoia is sampling, scheduling and gaps.
-    The cost of a draft is the traced draft time over the drafts (None, and no Sequoia, without a trace). A pinned
-    accept length is no drafter's: theory has nothing to say on it.
+    The cost of a draft is the traced draft time over the drafts; without a trace it is unknown, and both speed-ups with
+    it, but for NGRAM, whose drafts no model makes. A pinned accept length is no drafter's: theory has nothing to say on
+    it.
     """
     by_cell = {row["cell"]: row for row in cycles}
     first_position = {row["cell"]: row["got"][0] for row in by_position(samples, arms, comparisons) if row["got"]}
@@ -175,9 +178,11 @@ def theory(
         step_ms = base["total_ms"] if base else None
         depth = arm.steps or arm.drafts
         draft_cost = drafted_ms / depth / step_ms if drafted_ms is not None and step_ms else None
+        if draft_cost is None and arm.algorithm == "NGRAM":
+            draft_cost = 0.0
         acceptance = first_position.get(arm.name)
         expected_length = formulas.expected_accept_length(acceptance, arm.drafts) if acceptance is not None else None
-        leviathan = length / (depth * (draft_cost or 0.0) + 1.0) if arm.is_chain else None
+        leviathan = length / (depth * draft_cost + 1.0) if arm.is_chain and draft_cost is not None else None
         sequoia = None
         if forward_ms is not None and step_ms and draft_cost is not None:
             sequoia = formulas.expected_tree_speedup(length, forward_ms / step_ms, depth, draft_cost)

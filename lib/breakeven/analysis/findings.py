@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakeven.analysis.cautions import NEAR_TIE_NATS
-from breakeven.analysis.wording import Row, range_of, verdict_in_words
+from breakeven.analysis.ranking import Row
+from breakeven.analysis.wording import range_of, verdict_in_words
 
 
 def findings(
@@ -16,7 +17,7 @@ def findings(
     for each in crossings:
         if each["crossover"]:
             text = f"{each['drafter']}: the answer changes at about {each['crossover']:.1f} concurrent requests"
-            sentences.append(f"{text} (interpolated between measured neighbours).")
+            sentences.append(f"{text} (interpolated between the nearest two that are decided).")
     whose = [row for row in cells if row.get("canary") and row["canary"]["compared"] and row["drafter"] != "none"]
     canaries = [row["canary"] for row in whose]
     compared = sum(each["compared"] for each in canaries)
@@ -57,7 +58,9 @@ def _canary_sentence(compared: int, parted: Sequence[Row], drafters: str) -> str
 
 
 def by_kind_in_words(best: Row, by_kind: Sequence[Row]) -> list[str]:
-    """On which kinds of prompt the best arm pays and on which not, and where another arm is faster; these prompts."""
+    """On which kinds of prompt the best arm pays and on which not, and where another arm of its condition is faster;
+    these prompts. Rows are of the contest: each beside the baseline that ``best`` is compared with."""
+    condition = ("concurrency", "temperature", "context_tokens")
     mine = sorted((row for row in by_kind if row["cell"] == best["cell"]), key=lambda row: -row["speedup"]["estimate"])
     if len(mine) < 2:
         return []
@@ -70,7 +73,7 @@ def by_kind_in_words(best: Row, by_kind: Sequence[Row]) -> list[str]:
     sentences = [f"By kind ({mine[0]['prompts']} prompts each, these alone): {best['drafter']} {'; '.join(told)}."]
     others = []
     for row in mine:
-        alike = [each for each in by_kind if each["kind"] == row["kind"] and each["concurrency"] == best["concurrency"]]
+        alike = [each for each in by_kind if all(each[name] == row[name] for name in ("kind", *condition))]
         first = max(alike, key=lambda each: each["speedup"]["estimate"])
         if (
             first["verdict_same_prompts"] == "pays"
@@ -88,9 +91,27 @@ def of_variants(variants: Sequence[Row]) -> list[str]:
     words = {"faster": "is faster than", "slower": "is slower than"}
     return [
         f"{row['drafter']} {words.get(row['outcome'], 'cannot be told from')} {row['against']}: "
-        f"{row['speedup']['estimate']:.2f} times its rate ({range_of(row['speedup'])})."
+        f"{row['speedup']['estimate']:.2f} times its rate ({range_of(row['speedup'])})"
+        f"{_launch_noise(row)}."
         for row in variants
-        if row["speedup"] and not row["accept_length"]
+        if row["speedup"] and not row["speculates"]
+    ]
+
+
+def _launch_noise(row: Row) -> str:
+    return "" if row["assumed_launch_sd"] is None else f", launch noise assumed {row['assumed_launch_sd']:.0%}"
+
+
+def of_slow_variants(comparisons: Sequence[Row], contest: Sequence[Row]) -> list[str]:
+    """Arms that pay beside the baseline of their own variant, but not beside the fastest one."""
+    own = {(row["cell"], row["against"]) for row in comparisons}
+    lost = [row for row in contest if row["verdict"] != "pays" and (row["cell"], row["against"]) not in own]
+    rates = {row["cell"]: row["speedup"]["estimate"] for row in comparisons if row["verdict"] == "pays"}
+    return [
+        f"{row['drafter']} pays beside the baseline of its own variant ({rates[row['cell']]:.2f} times), but that "
+        f"baseline is slow: it runs at {row['speedup']['estimate']:.2f} times the rate of {row['reference']}."
+        for row in lost
+        if row["cell"] in rates and row["speedup"]
     ]
 
 

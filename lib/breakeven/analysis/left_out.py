@@ -167,7 +167,7 @@ def notes(
     """What the leaving-out shows: how many settings came out right, where costs jump, what explains the others.
 
     ``forward_ms`` is the target's forward by number of rows where the sweep measured it; ``disturbed``: how many
-    prompts `cautions.calm` took away.
+    prompts `disturbances.calm` took away.
     """
     if not rows:
         return []

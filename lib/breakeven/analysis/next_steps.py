@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from breakeven.analysis import columns
-from breakeven.analysis.wording import DECIDED, range_of
+from breakeven.analysis.ranking import BASELINE, DECIDED, reference_of
+from breakeven.analysis.wording import range_of
+from breakeven.stats.conclusions import FEWEST_PROMPTS
 
 Row = Mapping[str, Any]
 JUDGED = (
@@ -40,10 +42,11 @@ def next_steps(
     best = answer["best"]
     pinned = [row for row in comparisons if row["accept_length_pinned"] and row["break_even"]]
     rows: list[dict[str, Any]] = []
+    undecided = answer["open"] if best and best["verdict"] in DECIDED else best
+    if undecided:
+        rows += _decide(undecided, setting, noise)
     if best and best["verdict"] in DECIDED:
-        rows.append(_use(best, fastest, rivals))
-    elif best:
-        rows += _decide(best, setting, noise)
+        rows += _use(best, fastest, rivals, "Until then, serve" if undecided else "Serve")
     elif pinned:
         rows += [_unpin(setting), *_steady(noise)]
     elif told and not comparisons:
@@ -57,12 +60,21 @@ def next_steps(
 
 
 def _meanwhile(answer: Row, told: Row) -> Iterable[dict[str, Any]]:
-    """What recorded figures already say to do, until something is measured."""
-    if answer["verdict"] == "does-not-pay":
-        rates = " and ".join(f"{row['spec_tok_s']:g}" for row in told["rows"] if row["speedup"])
-        base = max(row["given"]["base_tok_s"] for row in told["rows"] if row["speedup"])
-        brings = f"{base:g} tok/s instead of {rates}, as reported"
-        yield _step("Until it is measured, serve without speculation", "use", brings, evidence="reported")
+    """What recorded figures already say to do, until something is measured: each rate beside its own baseline."""
+    if answer["verdict"] != "does-not-pay":
+        return
+    slower: dict[tuple[Any, ...], list[Row]] = {}
+    for row in told["rows"]:
+        if row["verdict"] == "does-not-pay" and row["speedup"]:
+            box = (row["notes"].get(name) for name in ("hardware", "model", "tp"))
+            slower.setdefault((row["given"]["base_tok_s"], row["batch"], *box), []).append(row)
+    brings = "; ".join(_instead_of(rows, named=len(slower) > 1) for rows in slower.values())
+    yield _step("Until it is measured, serve without speculation", "use", f"{brings}, as reported", evidence="reported")
+
+
+def _instead_of(rows: Sequence[Row], *, named: bool) -> str:
+    rates = " and ".join(f"{row['spec_tok_s']:g}" + (f" ({row['name']})" if named else "") for row in rows)
+    return f"{rows[0]['given']['base_tok_s']:g} tok/s instead of {rates}"
 
 
 def _step(step: str, kind: str, brings: str, **others: str) -> dict[str, Any]:
@@ -70,40 +82,55 @@ def _step(step: str, kind: str, brings: str, **others: str) -> dict[str, Any]:
     return {"step": step, "kind": kind, "brings": brings, **empty, **others}
 
 
-def _use(best: Row, fastest: str | None, rivals: Sequence[str]) -> dict[str, Any]:
-    ratio = best["speedup"]
+def _use(best: Row, fastest: str | None, rivals: Sequence[str], serve: str) -> Iterable[dict[str, Any]]:
+    """To serve what is faster; where launch noise was assumed, only until it is measured."""
+    ratio, reference = best["speedup"], reference_of(best)
+    if best["assumed_launch_sd"] is not None:
+        brings = f"tells whether fresh servers differ by more than the {best['assumed_launch_sd']:.0%} assumed"
+        yield _step("Measure on 3 fresh servers each", "measure", brings, how="the same file with -p restarts=3")
+        serve = "Until then, serve"
     if best["verdict"] == "pays":
-        brings = f"{ratio['estimate'] - 1:+.0%} ({ratio['low'] - 1:+.0%} to {ratio['high'] - 1:+.0%}) over the baseline"
+        brings = f"{ratio['estimate'] - 1:+.0%} ({ratio['low'] - 1:+.0%} to {ratio['high'] - 1:+.0%}) over {reference}"
         if rivals:
             more = f" and {len(rivals) - 2} more" if len(rivals) > 2 else ""
             pay = "pays" if len(rivals) == 1 else "pay"
             named = f"{', '.join(rivals[:2])}{more}, which {pay} too"
             brings += f"; not shown to be faster than {named}: take what costs you least"
-        script = "fastest.sh in the run's folder" if fastest == best["cell"] else "its command line in cells.json"
-        how = f"launch it by {script}; watch the accept length on your own traffic"
-        return _step(f"Serve with {best['drafter']}", "use", brings, how=how, evidence="measured")
-    brings = f"speculation is at {range_of(ratio)} of the baseline's rate"
-    return _step("Serve without speculation", "use", brings, how="leave the drafter's flags out", evidence="measured")
+        how = f"launch it by {_launcher(best['cell'], fastest)}; watch the accept length on your own traffic"
+        yield _step(f"{serve} with {best['drafter']}", "use", brings, how=how, evidence="measured")
+        return
+    brings, how = f"speculation is at {range_of(ratio)} of the rate of {reference}", "leave the drafter's flags out"
+    if reference != BASELINE:
+        serve, how = f"{serve} {reference},", f"launch it by {_launcher(best['against'], fastest)}"
+    yield _step(f"{serve} without speculation", "use", brings, how=how, evidence="measured")
 
 
-def _decide(best: Row, setting: Row, noise: Sequence[Row]) -> Iterable[dict[str, Any]]:
+def _launcher(cell: str, fastest: str | None) -> str:
+    return "fastest.sh in the run's folder" if fastest == cell else "its command line in cells.json"
+
+
+def _decide(row: Row, setting: Row, noise: Sequence[Row]) -> Iterable[dict[str, Any]]:
     """The measurement that would decide an open verdict."""
-    effect = f"whether the {best['speedup']['estimate'] - 1:+.0%} of {best['drafter']} is real"
-    if best["repeats_to_decide"]:
-        count = best["repeats_to_decide"]
-        step = f"Measure {best['drafter']} and the baseline on {count} fresh servers each"
-        yield _step(step, "measure", f"decides, 4 times in 5, {effect}", how=f"the same file with -p restarts={count}")
-    elif best["prompts_to_decide"]:
-        count = best["prompts_to_decide"]
-        how = f"-p prompts_per_kind={math.ceil(count / setting['kinds'])}, or a file of your own with prompts: my.jsonl"
-        yield _step(
-            f"Measure about {count} prompts of these kinds", "measure", f"decides, 4 times in 5, {effect}", how=how
-        )
-    elif "treat it as none" in best["note"]:
-        yield _step("Serve what is simpler", "use", f"{best['note']}", evidence="measured")
+    effect = f"whether the {row['speedup']['estimate'] - 1:+.0%} of {row['drafter']} is real"
+    restarts, prompts = row["repeats_to_decide"], row["prompts_to_decide"]
+    more_prompts = "or a file of your own with prompts: my.jsonl"
+    if prompts:
+        more_prompts = f"-p prompts_per_kind={math.ceil(prompts / setting['kinds'])}, {more_prompts}"
+    if row["prompts"] < FEWEST_PROMPTS:
+        brings = f"fewer than {FEWEST_PROMPTS} say nothing about others"
+        yield _step(f"Measure {prompts} prompts or more", "measure", brings, how=more_prompts)
+    elif restarts:
+        step = f"Measure {row['drafter']} and {reference_of(row)} on {restarts} fresh servers each"
+        how = f"the same file with -p restarts={restarts}"
+        yield _step(step, "measure", f"decides, 4 times in 5, {effect}", how=how)
+    elif prompts:
+        step = f"Measure about {prompts} prompts of these kinds"
+        yield _step(step, "measure", f"decides, 4 times in 5, {effect}", how=more_prompts)
+    elif "treat it as none" in row["note"]:
+        yield _step("Serve what is simpler", "use", f"{row['note']}", evidence="measured")
     else:
         how = "raise prompts_per_kind, or give your own with prompts: my.jsonl; -p restarts=3 or more"
-        yield _step("Measure more prompts of each kind", "measure", f"tells {effect}: {best['note']}", how=how)
+        yield _step("Measure more prompts of each kind", "measure", f"tells {effect}: {row['note']}", how=how)
     yield from _steady(noise)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from breakeven.analysis.arms import Arm
+from breakeven.analysis.arms import Arm, baselines_of
 from breakeven.analysis.cycle import BETWEEN, FORWARD, part_ms
 from breakeven.costs import plan, whatif
 from breakeven.costs.plan import Option
@@ -32,11 +32,11 @@ NOTHING: dict[str, Any] = {
 def outlook(
     best: Row,
     arms: Mapping[str, Arm],
-    comparisons: Sequence[Row],
+    contest: Sequence[Row],
     cycles: Sequence[Row],
     fusing_saves_ms: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """What-if rows, tornado, levers and plan for the cell ``best`` (a row of `arms.compare_all`).
+    """What-if rows, tornado, levers and plan for the cell ``best`` (a row of `judging.against_the_fastest`).
 
     ``fusing_saves_ms``: per cell, what fused all-reduces are forecast to save from the bench; a share is guessed
     without it.
@@ -45,8 +45,8 @@ def outlook(
     point = point_of(best, by_cell)
     fused = _fused(best, fusing_saves_ms or {})
     options = [
-        *variant_options(best, arms, comparisons, by_cell),
-        *length_options(best, arms, comparisons, by_cell),
+        *variant_options(best, arms, contest, by_cell),
+        *length_options(best, arms, contest, by_cell),
         *plan.usual_options(
             point,
             allreduce_ms=_allreduce_ms(by_cell.get(best["against"]), point),
@@ -117,29 +117,32 @@ def point_of(row: Row, cycles: Mapping[str, Row]) -> Point:
 
 
 def variant_options(
-    best: Row, arms: Mapping[str, Arm], comparisons: Sequence[Row], cycles: Mapping[str, Row]
+    best: Row, arms: Mapping[str, Arm], contest: Sequence[Row], cycles: Mapping[str, Row]
 ) -> list[Option]:
     """The same drafter and condition under every other variant that was measured, its baseline with it."""
     arm = arms[best["cell"]]
     alike = (arm.condition, arm.algorithm, arm.steps, arm.topk, arm.draft_tokens)
+    baselines = baselines_of(arms, arm.condition)
     options = []
-    for row in comparisons:
+    for row in contest:
         other = arms[row["cell"]]
         same = (other.condition, other.algorithm, other.steps, other.topk, other.draft_tokens) == alike
         if same and other.variant != arm.variant and row["break_even"]:
             name = f"variant {other.variant}" + (f" instead of {arm.variant}" if arm.variant != DEFAULT_VARIANT else "")
-            options.append(_measured(name, best, row, cycles, effort_days=0.1))
+            base = cycles.get(baselines[other.variant].name) if other.variant in baselines else None
+            saved_ms = point_of(best, cycles).step_ms - base["total_ms"] if base else 0.0
+            options.append(_measured(name, best, row, cycles, step_saved_ms=saved_ms, effort_days=0.1))
     return options
 
 
 def length_options(
-    best: Row, arms: Mapping[str, Arm], comparisons: Sequence[Row], cycles: Mapping[str, Row]
+    best: Row, arms: Mapping[str, Arm], contest: Sequence[Row], cycles: Mapping[str, Row]
 ) -> list[Option]:
     """The best other draft length of the same family."""
     arm = arms[best["cell"]]
     others = [
         row
-        for row in comparisons
+        for row in contest
         if arms[row["cell"]].family == arm.family and row["cell"] != arm.name and row["break_even"]
     ]
     if not others:
@@ -150,7 +153,9 @@ def length_options(
     return [_measured(name, best, row, cycles, effort_days=0.05)]
 
 
-def _measured(name: str, best: Row, row: Row, cycles: Mapping[str, Row], *, effort_days: float) -> Option:
+def _measured(
+    name: str, best: Row, row: Row, cycles: Mapping[str, Row], *, effort_days: float, step_saved_ms: float = 0.0
+) -> Option:
     """The change from one measured cell to another; its range is the speed-up's own interval on these prompts."""
     here, there = point_of(best, cycles), point_of(row, cycles)
 
@@ -159,7 +164,7 @@ def _measured(name: str, best: Row, row: Row, cycles: Mapping[str, Row], *, effo
             name,
             "measured",
             other_saved_ms=here.cycle_ms - there.cycle_ms * cycle_factor,
-            step_saved_ms=here.step_ms - there.step_ms,
+            step_saved_ms=step_saved_ms,
             accept_length_gained=there.accept_length - here.accept_length,
         )
 

@@ -10,14 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from breakeven.analysis import outlook, setting
-from breakeven.costs import formulas, plan, records
+from breakeven.analysis import hoped, outlook, setting
+from breakeven.costs import plan, records
 from breakeven.costs.plan import Option
 from breakeven.costs.whatif import Change, Point, target_forward
 
 Row = Mapping[str, Any]
-SAVING = ("saving_low_ms", "saving_high_ms")
-"""Columns of a records file beside those of `breakeven analyze`: what an optimisation is hoped to save per verify."""
+NO_CONTRADICTION = {
+    *("drafter-not-working", "every-draft-accepted", "break-even-out-of-reach", "cycle-is-a-lower-bound"),
+    *("baselines-differ", "accept-length-in-doubt"),
+}
+"""Warnings of figures that can be true together."""
 LABEL = "reported figures, not measured in this run"
 
 
@@ -29,7 +32,7 @@ def read(path: Path) -> dict[str, Any]:
         {
             **row,
             "name": row["notes"].get("what", row["id"]),
-            "follows": [*_cycle(row), *_speedup(row), *_savings(row)],
+            "follows": [*_assumed(row), *_cycle(row), *_speedup(row), *hoped.in_words(row)],
             "does_not_follow": list(_does_not_follow(row)),
             "contradictions": [warning["text"] for warning in row["warnings"]],
         }
@@ -58,7 +61,7 @@ def answer(reported: Row) -> dict[str, Any]:
     best = rows[0]
     word = {"pays": "yes", "does-not-pay": "no"}.get(best["verdict"], "not shown")
     sentence = f"As reported, {word}: {'; '.join(_rate_of(row) for row in rows)}"
-    contradicted = [row["name"] for row in reported["rows"] if row["warnings"]]
+    contradicted = [row["name"] for row in reported["rows"] if _codes(row) - NO_CONTRADICTION]
     uncertainty = "These are single figures without spread; nothing here was measured by the suite." + (
         f" Those of the {' and the '.join(contradicted)} do not fit together." if contradicted else ""
     )
@@ -89,6 +92,11 @@ def findings(reported: Row) -> list[str]:
 # --- what follows ---------------------------------------------------------------------------------------------------
 
 
+def _assumed(row: Row) -> Iterable[str]:
+    if row["assumptions"]:
+        yield f"Assumed: {'; '.join(row['assumptions'])}."
+
+
 def _cycle(row: Row) -> Iterable[str]:
     if not row["cycle_ms"] or not row["baseline_step_ms"]:
         return
@@ -105,7 +113,7 @@ def _cycle(row: Row) -> Iterable[str]:
         text += f"The cycle is at least {cycle:.4g} ms, so at best "
     yield text + f"speculation breaks even at accept length {needed:.2f}."
     if row["not_verify_ms"] is not None and row["not_verify_ms"] > 0:
-        verify = row["given"]["verify_ms"]
+        verify = records.used_ms(row, "verify_ms")
         yield (
             f"Of that cycle {verify:g} ms are reported as the verify; {row['not_verify_ms']:.1f} ms are not verify "
             "(draft, draft extend, sampling, scheduling, gaps). Taking the verify for the cycle gives "
@@ -125,51 +133,6 @@ def _speedup(row: Row) -> Iterable[str]:
             f"{short_ms:.1f} ms with the baseline untouched."
         )
     yield text
-
-
-def _savings(row: Row) -> Iterable[str]:
-    """What a hoped saving would do: to the verify alone, to the whole cycle, and to the baseline step too."""
-    savings, step = _hoped(row), row["baseline_step_ms"]
-    cycle, verify = row["cycle_ms"], row["given"].get("verify_ms")
-    if not savings or not step or not cycle:
-        return
-    low, high = savings
-    if verify:
-        yield (
-            f"A saving of {low:g} to {high:g} ms, taken off a verify that is mistaken for the cycle, lowers the "
-            f"break-even from {verify / step:.2f} to {(verify - low) / step:.2f} ({verify - low:g} ms) or "
-            f"{(verify - high) / step:.2f} ({verify - high:g} ms). Taken off the real cycle it is "
-            f"{cycle / step:.2f} to "
-            f"{(cycle - low) / step:.2f} or {(cycle - high) / step:.2f}, and even that holds only if the baseline "
-            "gains nothing."
-        )
-    if high < step:
-        ends = [formulas.break_even_after(cycle, step, saved, saved) for saved in savings]
-        text = (
-            "The baseline runs the same target forward, so what is saved there is saved in its step too: the "
-            "break-even "
-            f"then rises from {cycle / step:.2f} to {ends[0]:.2f} ({low:g} ms) or {ends[1]:.2f} ({high:g} ms)"
-        )
-        if row["accept_length"]:
-            text += ", while both rates rise: " + "; ".join(_rates(row, saved) for saved in savings)
-        text += ". That is worth having for the baseline; it does not make speculation pay"
-        if high > step / 2:
-            text += f", and {high:g} ms would be {high / step:.0%} of the baseline's step, which is hard to believe"
-        yield text + "."
-
-
-def _rates(row: Row, saved_ms: float) -> str:
-    base = formulas.MS_PER_S * row["batch"] / (row["baseline_step_ms"] - saved_ms)
-    spec = formulas.spec_tok_s(row["batch"], row["accept_length"], row["cycle_ms"] - saved_ms)
-    return f"baseline {base:.0f} and speculation {spec:.0f} tok/s at {saved_ms:g} ms"
-
-
-def _hoped(row: Row) -> tuple[float, float] | None:
-    try:
-        low, high = (float(row["notes"][name]) for name in SAVING)
-    except (KeyError, ValueError):
-        return None
-    return (low, high) if 0 < low <= high else None
 
 
 def _does_not_follow(row: Row) -> Iterable[str]:
@@ -202,7 +165,7 @@ def measurements(rows: Sequence[Row]) -> list[dict[str, str]]:
     contradicted = [row for row in rows if "allreduce-exceeds-baseline-step" in _codes(row)]
     parts = [row for row in rows if "verify-is-not-the-cycle" in _codes(row)]
     unknown = [row for row in rows if row["spec_tok_s"] and row["accept_length_source"] != "given"]
-    hoped = [row for row in rows if _hoped(row)]
+    hoping = [row for row in rows if hoped.saving_ms(row)]
     found = []
     if contradicted or parts:
         what = "A trace of a few decode steps of the baseline and a few verifies, from one session on one box"
@@ -216,11 +179,11 @@ def measurements(rows: Sequence[Row]) -> list[dict[str, str]]:
         what = f"The accept length of the {names} from the server's own counts, on fresh prompts by kind"
         text = "whether the drafter or the cycle is at fault: a better drafter cures the one, engineering the other"
         found.append((len(unknown), what, text, "notebook 04 with this drafter: completion tokens over verifies"))
-    if hoped:
+    if hoping:
         what = "Both arms with and without the hoped saving, on fresh servers in turn (A B A B)"
         text = "what it saves per target forward, and in which arm"
         how = "variants: {off: {fusion: 'off'}, on: {fusion: trtllm}}; the trace has to name the fused kernel"
-        found.append((len(hoped), what, text, how))
+        found.append((len(hoping), what, text, how))
     ordered = sorted(found, key=lambda each: -each[0])
     return [{"measurement": what, "settles": text, "how": how} for _, what, text, how in ordered]
 
@@ -235,21 +198,20 @@ def _codes(row: Row) -> set[str]:
 def _point(row: Row) -> Point | None:
     if not row["cycle_ms"] or not row["baseline_step_ms"] or not row["accept_length"] or row["margin"] is None:
         return None
-    verify_ms, draft_ms = row["given"].get("verify_ms"), row["given"].get("draft_ms")
-    batch = row["batch"]
+    verify_ms, draft_ms, batch = records.used_ms(row, "verify_ms"), records.used_ms(row, "draft_ms"), row["batch"]
     return Point(row["accept_length"], row["cycle_ms"], row["baseline_step_ms"], batch, verify_ms, draft_ms)
 
 
 def _outlook(row: Row) -> dict[str, Any]:
     """What-if and plan of a recorded point. Where an all-reduce time contradicts the baseline step, the share of the
     verify that was put down to it is all that is left of the figure, and the plan says that it builds on it."""
-    point, savings, given = _point(row), _hoped(row), row["given"]
+    point, savings = _point(row), hoped.saving_ms(row)
     assert point is not None
-    hoped = []
+    hopes = []
     if savings and savings[1] < point.step_ms:
-        hoped = [target_forward(f"hoped: {saved:g} ms off every target forward", saved) for saved in savings]
-        hoped += [Change(f"hoped: {saved:g} ms off the verify alone", verify_saved_ms=saved) for saved in savings]
-    allreduce_ms, premise = given.get("allreduce_count", 0) * given.get("allreduce_ms", 0) or None, ""
+        hopes = [target_forward(f"hoped: {saved:g} ms off every target forward", saved) for saved in savings]
+        hopes += [Change(f"hoped: {saved:g} ms off the verify alone", verify_saved_ms=saved) for saved in savings]
+    allreduce_ms, premise = _allreduces_ms(row), ""
     if allreduce_ms and allreduce_ms >= point.step_ms:
         share = allreduce_ms / point.verify_ms if point.verify_ms else 1.0
         allreduce_ms = share * point.step_ms if share < 1 else None
@@ -266,7 +228,11 @@ def _outlook(row: Row) -> dict[str, Any]:
         change = Change("half of the cycle outside the verify", other_saved_ms=rest_ms / 2)
         how = "a trace: draft, draft extend, sampling, gaps; then the largest of them"
         options.append(Option.ranging(change, 0.0, 1.6, 3.0, 0.4, how, "the trace shows no part that can be cut"))
-    return outlook.of_point(row["name"], point, options, hoped, premise=premise, evidence="reported")
+    return outlook.of_point(row["name"], point, options, hopes, premise=premise, evidence="reported")
+
+
+def _allreduces_ms(row: Row) -> float | None:
+    return row["given"].get("allreduce_count", 0.0) * (records.used_ms(row, "allreduce_ms") or 0.0) or None
 
 
 def _unconfirmed(option: Option) -> Option:
@@ -280,8 +246,8 @@ def _unconfirmed(option: Option) -> Option:
 def _chart_row(row: Row) -> dict[str, Any]:
     """Cycle and baseline step as bars, and the all-reduce time that was claimed for both as a mark."""
     given = row["given"]
-    verify, rest = given.get("verify_ms"), row["not_verify_ms"]
+    verify, rest = records.used_ms(row, "verify_ms"), row["not_verify_ms"]
     parts = {"verify": verify, "not verify": rest} if verify and rest and rest > 0 else {"cycle": row["cycle_ms"]}
-    claimed = given.get("allreduce_count", 0) * given.get("allreduce_ms", 0)
+    claimed = _allreduces_ms(row)
     mark = {"name": f"{given['allreduce_count']:g} all-reduces as reported", "ms": claimed} if claimed else None
     return {"name": row["name"], "step_ms": row["baseline_step_ms"], "parts": parts, "mark": mark}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,9 @@ from breakeven.analysis import (
     cautions,
     curves,
     cycle,
+    disturbances,
     findings,
+    judging,
     left_out,
     next_steps,
     outlook,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:  # matplotlib takes seconds to import
     from breakeven.display.plots import Figure
 
 EXAMPLE = Path(__file__).parents[1] / "embedded" / "example"
-HERE = "measured in this run"
+HERE, RECORDED_EXAMPLE = "measured in this run", "a recorded example"
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,22 @@ def load(run_dir: Path, records: str = "none") -> Measured | None:
     if not any(row["cell"] in baselines for row in rows):
         raise UserError(f"{folder} holds no complete launch of the baseline; run notebook 04 first")
     now = machine.fingerprint(machine.describe(artifacts.project_root()))
-    here = folder == run_dir and content["machine"] == json.loads(json.dumps(now))
+    now = json.loads(json.dumps({**now, "packages": None}))  # those are the server's Python's, which may be another
+    here = folder == run_dir and {**content["machine"], "packages": None} == now
     source, predictions = _source(folder, content), content.get("predictions") or ()
     return Measured(pd.DataFrame(rows), cells, source, content["machine"], folder, here, predictions)
+
+
+def is_example(result: Mapping[str, Any]) -> bool:
+    """Whether a result shows the example that ships with the library, since its run measured nothing."""
+    return str(result["source"]).startswith(RECORDED_EXAMPLE)
 
 
 def _source(folder: Path, content: Mapping[str, Any]) -> str:
     if folder != EXAMPLE:
         return HERE
     on = content["machine"]
-    return f"a recorded example, measured on {on['cpu']} with {on['cores']} cores, not on this machine"
+    return f"{RECORDED_EXAMPLE}, measured on {on['cpu']} with {on['cores']} cores, not on this machine"
 
 
 def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str, Any]:
@@ -94,43 +102,43 @@ def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str,
     in words."""
     told = None
     if settings.records != "none":
-        told = reported.read(artifacts.project_root() / settings.records)
+        told = reported.read(artifacts.located(settings.records))
     if measured is None:
         if told is None:
             raise UserError("nothing was measured and no records are given: there is nothing to analyse")
         return _recorded_only(told)
     samples, arms_by_name = measured.samples, measured.arms
     cells = _summary(samples, settings.level)
-    comparisons = _over_all_streams(arms.compare_all(samples, arms_by_name, level=settings.level))
-    comparisons.sort(key=lambda row: -((row["speedup"] or {}).get("estimate") or 0))
-    by_kind = arms.compare_all(samples, arms_by_name, level=settings.level, by_kind=True)
-    place = {row["cell"]: number for number, row in enumerate(comparisons)}
-    told_of = [row for row in by_kind if row["speedup"] and not row["accept_length_pinned"]]
-    by_kind = sorted(told_of, key=lambda row: place[row["cell"]])
+    comparisons, by_kind = _compared(judging.compare_all, samples, arms_by_name, settings.level)
+    contest, contest_by_kind = comparisons, by_kind
+    if len({arm.variant for arm in arms_by_name.values()}) > 1:
+        contest, contest_by_kind = _compared(judging.against_the_fastest, samples, arms_by_name, settings.level)
     cycles = _cycles(samples, measured)
     crossings = curves.by_concurrency(arms_by_name, comparisons)
-    variants = arms.compare_variants(samples, arms_by_name, level=settings.level)
+    variants = judging.compare_variants(samples, arms_by_name, level=settings.level)
     unmeasured = [row for row in measured.predictions if row["source"] != "measured"]
     noise = cautions.launch_spreads(measured.cells, arms_by_name)
-    answer = wording.answer(comparisons, measured.source, settings.level, noise)
+    answer = wording.answer(contest, measured.source, settings.level, noise)
     answer["how"] += findings.of_search(unmeasured)
-    answer["elsewhere"] += findings.of_variants(variants)
+    answer["elsewhere"] += [*findings.of_slow_variants(comparisons, contest), *findings.of_variants(variants)]
     if answer["best"]:
-        answer["elsewhere"] += findings.by_kind_in_words(answer["best"], by_kind)
+        answer["elsewhere"] += findings.by_kind_in_words(answer["best"], contest_by_kind)
     floors = _floors(measured, cycles)
     forecasts = forecast.beside_measured(measured.folder)
     best = answer["best"]
     ahead = None
     if best and best["break_even"]:
         saved_ms = {row["cell"]: row["saved_ms"] for row in forecasts if "saved_ms" in row}
-        ahead = outlook.outlook(best, arms_by_name, comparisons, cycles, saved_ms)
+        ahead = outlook.outlook(best, arms_by_name, contest, cycles, saved_ms)
     forward_ms = next((row["forward_ms"] for row in measured.cells if row.get("forward_ms")), None)
-    quiet, disturbed = cautions.calm(samples)
+    quiet, disturbed = disturbances.calm(samples)
     lengths = left_out.left_out(
         quiet, arms_by_name, comparisons, _summary(quiet, settings.level), _cycles(quiet, measured), noise
     )
-    rivals = arms.rivals(samples, arms_by_name, best, comparisons, level=settings.level) if best else []
+    rivals = judging.rivals(samples, arms_by_name, best, contest, level=settings.level) if best else []
     about = setting.of_sweep(measured.cells, measured.machine, *_prompts(samples))
+    if measured.folder == EXAMPLE:
+        about["words"] = f"A recorded example, not this run: {about['words']}"
     fastest = (exports.fastest_row(measured.cells) or {}).get("cell") if measured.source == HERE else None
     return {
         "source": measured.source,
@@ -180,12 +188,23 @@ def _cycles(samples: pd.DataFrame, measured: Measured) -> list[dict[str, Any]]:
     return _named(cycle.cycle_rows(samples, measured.cells), measured.arms)
 
 
-def _over_all_streams(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each comparison with both rates over all streams beside those of one."""
-    for row in comparisons:
+def _compared(
+    compare: Callable[..., list[dict[str, Any]]],
+    samples: pd.DataFrame,
+    arms_by_name: Mapping[str, arms.Arm],
+    level: float,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Comparisons, the fastest arm first, each with both rates over all streams beside those of one; and the same by
+    kind of prompt, of what was compared at an accept length of its own."""
+    rows = compare(samples, arms_by_name, level=level)
+    for row in rows:
         for name in ("spec_tok_s", "base_tok_s"):
             row[f"{name}_all"] = row[name] * row["concurrency"] if row[name] else None
-    return comparisons
+    rows.sort(key=lambda row: -((row["speedup"] or {}).get("estimate") or 0))
+    place = {row["cell"]: number for number, row in enumerate(rows)}
+    by_kind = compare(samples, arms_by_name, level=level, by_kind=True)
+    told_of = [row for row in by_kind if row["speedup"] and not row["accept_length_pinned"]]
+    return rows, sorted(told_of, key=lambda row: place[row["cell"]])
 
 
 def _prompts(samples: pd.DataFrame) -> tuple[int, int]:

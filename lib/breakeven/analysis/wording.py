@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from breakeven.analysis.ranking import (
+    BASELINE,
+    DECIDED,
+    Row,
+    best_of,
+    by_condition,
+    decided_key,
+    deciding_interval,
+    reference_of,
+    still_open,
+)
 from breakeven.display.show import bound
 
-Row = Mapping[str, Any]
-DECIDED = ("pays", "does-not-pay")
 VERDICT_WORDS = {
     "pays": "pays",
     "does-not-pay": "does not pay",
@@ -17,25 +26,30 @@ VERDICT_WORDS = {
 }
 
 
-def answer(comparisons: Sequence[Row], source: str, level: float, noise: Sequence[Row] = ()) -> dict[str, Any]:
+def answer(contest: Sequence[Row], source: str, level: float, noise: Sequence[Row] = ()) -> dict[str, Any]:
     """The answer in one sentence with its interval, how sure it is, how it was found, and where it differs.
 
-    ``noise`` is that of `cautions.launch_spreads`.
+    ``contest``: every arm beside the baseline that it has to beat, the fastest of its condition; ``noise`` is that of
+    `cautions.launch_spreads`. Of the keys, ``best`` is the row that the sentence is about, ``open`` that of a drafter
+    which may still pay where the best one does not.
     """
-    judged = [row for row in comparisons if row["speedup"] and not row["accept_length_pinned"]]
-    pinned = [row for row in comparisons if row["break_even"] and row["accept_length_pinned"]]
+    judged = [row for row in contest if row["speedup"] and not row["accept_length_pinned"]]
+    pinned = [row for row in contest if row["break_even"] and row["accept_length_pinned"]]
     if not judged and pinned:
         return _costs_alone(pinned, _how(pinned, source), level, noise)
     how = _how(judged, source) + _intervals(judged, level)
     if not judged:
         sentence = "No answer: no drafter could be compared with the baseline."
-        nothing: dict[str, Any] = {"best": None, "uncertainty": "Nothing could be compared.", "elsewhere": []}
+        nothing: dict[str, Any] = {"best": None, "open": None, "elsewhere": []}
+        nothing["uncertainty"] = "Nothing could be compared."
         return {"sentence": sentence, "verdict": "needs-more", "how": how, **nothing}
     best = best_of(judged)
+    others = still_open(judged, best)
     return {
-        "sentence": sentence_of(best, level),
-        "verdict": best["verdict"],
+        "sentence": sentence_of(best, others, level),
+        "verdict": others[0]["verdict"] if others and best["verdict"] in DECIDED else best["verdict"],
         "best": best,
+        "open": others[0] if others else None,
         "uncertainty": uncertainty(best),
         "how": how,
         "elsewhere": elsewhere(judged, best),
@@ -55,23 +69,20 @@ def _how(rows: Sequence[Row], source: str) -> str:
 
 def _intervals(rows: Sequence[Row], level: float) -> str:
     family = max((row["family"] for row in rows), default=0)
-    pooled = any(row["restarts"] == 1 for row in rows) and any(row["restarts"] > 1 for row in rows)
     together = f", wide enough for {family} comparisons at once (Holm)" if family > 1 else ""
-    floor = " and no narrower than what two runs of the baseline differ by" if _has_floor(rows) else ""
+    has_floor = any(row["noise_floor"] is not None for row in rows)
+    floor = " and no narrower than what two runs of the baseline differ by" if has_floor else ""
+    launches = ""
+    assumed = [row["assumed_launch_sd"] for row in rows if row["assumed_launch_sd"] is not None]
+    if assumed:
+        launches = f" What launches differ by is assumed ({max(assumed):.0%}): none was repeated."
+    elif any(row["restarts"] == 1 for row in rows) and any(row["restarts"] > 1 for row in rows):
+        launches = " What launches differ by is estimated from all cells together, those of one launch included."
     return (
         f" In parentheses stands the {100 * level:g} % interval that the verdict rests on{together}{floor}: it pays "
         "where the interval lies above 1. Other prompts are others of the same kinds in the same mix: what prompts of "
-        "one kind differ by is in their interval, what kinds differ by is not."
-        + (
-            " What launches differ by is estimated from all cells together, those of one launch included."
-            if pooled
-            else ""
-        )
+        f"one kind differ by is in their interval, what kinds differ by is not.{launches}"
     )
-
-
-def _has_floor(rows: Sequence[Row]) -> bool:
-    return any(row["noise_floor"] is not None for row in rows)
 
 
 def _costs_alone(pinned: Sequence[Row], how: str, level: float, noise: Sequence[Row]) -> dict[str, Any]:
@@ -86,16 +97,19 @@ def _costs_alone(pinned: Sequence[Row], how: str, level: float, noise: Sequence[
         row = lowest_of(rows)
         needed = row["break_even"]
         sure = "" if needed["too_few"] else f" ({range_of(needed)})"
-        return f"{row['drafter']} breaks even at {needed['estimate']:.2f} tokens per verify{sure}"
+        beside = "" if reference_of(row) == BASELINE else f" with {reference_of(row)}"
+        return f"{row['drafter']} breaks even{beside} at {needed['estimate']:.2f} tokens per verify{sure}"
 
-    first, *others = _by_condition(pinned)
+    first, *others = by_condition(pinned)
     lengths = ", ".join(f"{each:g}" for each in sorted({row["accept_length_pinned"] for row in pinned}))
     lowest = lowest_of(first)
     several = " that rests on several servers" if lowest["restarts"] > 1 else ""
     servers = f"{lowest['restarts']} fresh server{'s' if lowest['restarts'] != 1 else ''}"
     sure = f"It rests on {servers}, and {lowest['break_even']['too_few']}."
     if not lowest["break_even"]["too_few"]:
-        sure = f"In parentheses its {100 * level:g} % interval, from {servers}."
+        sd = lowest["assumed_launch_sd"]
+        assumed = "" if sd is None else f", launch noise assumed {sd:.0%}"
+        sure = f"In parentheses its {100 * level:g} % interval, from {servers}{assumed}."
     if noise:
         sure += (
             f" Launches of one and the same cell differed by up to {noise[0]['spread']:.0%} ({noise[0]['drafter']})."
@@ -108,67 +122,73 @@ def _costs_alone(pinned: Sequence[Row], how: str, level: float, noise: Sequence[
         "verdict": "needs-more",
         "how": f"{how} In parentheses stands the {100 * level:g} % interval of the bar.",
         "best": None,
+        "open": None,
         "uncertainty": f"What a real drafter reaches, nothing here tells. The bar itself: {sure[:1].lower()}{sure[1:]}",
         "elsewhere": [f"{bar(rows)}." for rows in others],
     }
 
 
-def _by_condition(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows by concurrency, temperature and prompt length, in the order in which these were measured."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["concurrency"], row["temperature"], row["context_tokens"])):
-        groups.setdefault((row["concurrency"], row["temperature"], row["context_tokens"]), []).append(row)
-    return list(groups.values())
+def sentence_of(best: Row, others: Sequence[Row], level: float) -> str:
+    """Does it pay, by how much, how sure: for prompts of this kind where that is known, else for these very prompts.
 
-
-def best_of(judged: Sequence[Row]) -> Row:
-    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of all."""
-    for key in ("verdict", "verdict_same_prompts"):
-        paying = [row for row in judged if row[key] == "pays"]
-        if paying:
-            return max(paying, key=lambda row: row["speedup"]["estimate"])
-    return max(judged, key=lambda row: row["speedup"]["estimate"])
-
-
-def sentence_of(best: Row, level: float) -> str:
-    """Does it pay, by how much, how sure: for prompts of this kind where that is known, else for these very prompts."""
-    name, ratio, same = best["drafter"], best["speedup"], best["speedup_same_prompts"]
-    rates, lengths = _rates(best), _lengths(best)
+    ``others`` are those of `still_open`: a plain no is said only where every drafter loses.
+    """
+    name, ratio, same, reference = best["drafter"], best["speedup"], best["speedup_same_prompts"], reference_of(best)
+    rates, told = _rates(best), f"{_rates(best)}{_lengths(best)}{_open_in_words(others, best)}"
     if best["verdict"] == "pays":
-        return f"Yes. {name} decodes {_times(ratio, level)} as fast as the baseline{rates}{lengths}."
+        return f"Yes{_if_quiet(best)}. {name} decodes {_times(ratio, level)} as fast as {reference}{told}."
     if best["verdict"] == "does-not-pay":
-        text = f"No. Even the best drafter measured, {name}, decodes at {_times(ratio, level)} the baseline's rate"
-        return f"{text}{rates}{lengths}."
+        no = "Not shown. None is seen to pay: the" if others else f"No{_if_quiet(best)}. Even the"
+        return f"{no} best drafter measured, {name}, decodes at {_times(ratio, level)} the rate of {reference}{told}."
     if best["verdict_same_prompts"] == "pays":
         return (
-            f"On these {best['prompts']} prompts, yes: {name} decodes {_times(same, level)} as fast as the "
-            f"baseline{rates}{lengths}. For other prompts it is not shown: {_open(ratio)}."
+            f"On these {best['prompts']} prompts, yes{_if_quiet(best)}: {name} decodes {_times(same, level)} as fast "
+            f"as {reference}{told}. For other prompts it is not shown: {_open(ratio)}."
         )
     if best["verdict_same_prompts"] == "does-not-pay":
+        no = " none is seen to pay" if others else f", no{_if_quiet(best)}"
         return (
-            f"On these {best['prompts']} prompts, no: the best drafter measured, {name}, decodes at "
-            f"{_times(same, level)} the baseline's rate{rates}{lengths}. For other prompts it is open: {_open(ratio)}."
+            f"On these {best['prompts']} prompts{no}: the best drafter measured, {name}, decodes at "
+            f"{_times(same, level)} the rate of {reference}{told}. For other prompts it is open: {_open(ratio)}."
         )
     return (
-        f"Not shown. The best drafter measured, {name}, decodes at {_times(ratio, level)} the baseline's rate{rates}: "
-        "it may be faster or slower."
+        f"Not shown. The best drafter measured, {name}, decodes at {_times(ratio, level)} the rate of {reference}"
+        f"{rates}: it may be faster or slower."
     )
+
+
+def _if_quiet(best: Row) -> str:
+    """What a verdict takes for granted where no launch was repeated."""
+    sd = best["assumed_launch_sd"]
+    return "" if sd is None else f", if fresh servers differ by no more than the {sd:.0%} assumed"
+
+
+def _open_in_words(others: Sequence[Row], best: Row) -> str:
+    """``; open: NGRAM (0.88 times, 0.57 to 1.34)``; empty where none is."""
+    if not others:
+        return ""
+    shown = [(row["drafter"], deciding_interval(row, decided_key(best))) for row in others[:2]]
+    told = [f"{name} ({each['estimate']:.2f} times, {range_of(each)})" for name, each in shown]
+    told += [f"{len(others) - 2} more"] if len(others) > 2 else []
+    return f"; open: {', '.join(told)}"
 
 
 def uncertainty(best: Row) -> str:
     """How sure the answer is, what makes it unsure, and what the baseline differed by when it was measured twice."""
-    texts = []
-    if best["verdict"] in DECIDED:
+    texts, estimated = [], best["assumed_launch_sd"] is None
+    if best["verdict"] in DECIDED and estimated:
         among = f" after {best['family']} comparisons" if best["family"] > 1 else ""
         p = f"= {best['p_adjusted']:.2g}" if best["p_adjusted"] >= 0.001 else "below 0.001"
         texts.append(f"Against no difference p {p}{among} (Student's t, launches pooled over all cells).")
+    if best["verdict"] in DECIDED:
         texts.append(
             f"On these very {best['prompts']} prompts the interval is {range_of(best['speedup_same_prompts'])}."
         )
     if best["family"] > 1:
         texts.append(f"As the best of {best['family']} its own figure is somewhat flattered.")
-    who = "Prompts" if best["share_of_prompts"] >= 0.5 else "Fresh servers"
-    texts.append(f"{who} make most of the uncertainty.")
+    if estimated:
+        who = "Prompts" if best["share_of_prompts"] >= 0.5 else "Fresh servers"
+        texts.append(f"{who} make most of the uncertainty.")
     if best["noise_widest"] is not None:
         texts.append(f"Launches of the baseline itself differed by up to {100 * best['noise_widest']:.1f} %.")
     if best["note"]:
@@ -178,22 +198,25 @@ def uncertainty(best: Row) -> str:
 
 def elsewhere(judged: Sequence[Row], best: Row) -> list[str]:
     """One sentence per other condition (concurrency, temperature, prompt length)."""
-    others = [best_of(rows) for rows in _by_condition(judged) if best not in rows]
-    return [f"{row['drafter']} {verdict_in_words(row)}: {_judged_range(row)}{_rates(row)}." for row in others]
+    others = [best_of(rows) for rows in by_condition(judged) if best not in rows]
+    return [
+        f"{row['drafter']} {verdict_in_words(row)}: {_judged_range(row)}{_rates(row)}"
+        f"{_open_in_words(still_open(judged, row), row)}."
+        for row in others
+    ]
 
 
 def verdict_in_words(row: Row) -> str:
     """The verdict; where it is open for other prompts but not for these, both halves of it."""
-    if row["verdict"] not in DECIDED and row["verdict_same_prompts"] in DECIDED:
-        return f"{VERDICT_WORDS[row['verdict_same_prompts']]} on these prompts, not shown for others"
-    return VERDICT_WORDS[row["verdict"]]
+    key = decided_key(row)
+    return VERDICT_WORDS[row[key]] + ("" if key == "verdict" else " on these prompts, not shown for others")
 
 
 def judged_and_pinned(comparisons: Sequence[Row]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What the two tables of comparisons show: arms with an accept length of their own, and the bar of pinned ones."""
     pinned = [row for row in comparisons if row["break_even"] and row["accept_length_pinned"]]
     judged = [row for row in comparisons if row not in pinned]
-    in_order = [_with_times(row) for rows in _by_condition(pinned) for row in rows]
+    in_order = [_with_times(row) for rows in by_condition(pinned) for row in rows]
     return table_rows(judged) if any(row["speedup"] for row in judged) else [], in_order
 
 
@@ -240,9 +263,8 @@ def _lengths(row: Row) -> str:
 
 def _judged_range(row: Row) -> str:
     """The interval that the verdict in words rests on."""
-    these = row["verdict"] not in DECIDED and row["verdict_same_prompts"] in DECIDED
-    interval = row["speedup_same_prompts" if these else "speedup"]
-    return f"{interval['estimate']:.2f} times the baseline ({range_of(interval)})"
+    interval = deciding_interval(row, decided_key(row))
+    return f"{interval['estimate']:.2f} times {reference_of(row)} ({range_of(interval)})"
 
 
 def _open(interval: Row) -> str:

@@ -28,6 +28,7 @@ from breakeven.display import plots
 from breakeven.embedded.model import ensure_model
 from breakeven.errors import UserError, one_line
 from breakeven.hosts import processes
+from breakeven.launch import unlaunched
 from breakeven.machine import gpus
 from breakeven.telemetry.failures import classify
 
@@ -111,18 +112,29 @@ def bench_of(settings: ServerSettings, run_dir: Path, say: Say = print) -> dict[
 
     Raises what ``bench`` raises, and UserError when the model's config.json can't be read.
     """
-    if not settings.allreduce_ranks or settings.host != "local":
+    if why_not(settings):
         return None
-    folder = ensure_model(progress=say) if settings.model == "embedded" else Path(settings.model)
+    folder = ensure_model(progress=say) if settings.model == "embedded" else artifacts.located(settings.model)
     return bench(hidden_size(folder), settings.allreduce_ranks, run_dir, say=say)
+
+
+def why_not(settings: ServerSettings) -> str | None:
+    """The reason for which no bench is made, None where one is."""
+    if not settings.allreduce_ranks:
+        return "Not asked for: `allreduce_ranks` is 0."
+    if settings.host != "local":
+        return f"Not measured: the bench runs on this machine alone, and `host` is {settings.host}."
+    if not unlaunched.serves(settings):
+        return "Not measured: `model` is none, and the sizes of messages are a model's."
+    return None
 
 
 def hidden_size(model: Path) -> int:
     """The width of a model's hidden state, from its config.json."""
     try:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-        return int(config.get("text_config", config)["hidden_size"])
-    except (OSError, ValueError, KeyError) as error:
+        return int((config.get("text_config") or config)["hidden_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{model / 'config.json'} gives no hidden_size ({one_line(error)}); is it a model?") from None
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from breakeven.errors import UserError, did_you_mean
 
@@ -31,6 +32,8 @@ NUMBERS = (
     "allreduce_ms",
 )
 COLUMNS = ("id", *NUMBERS)
+UNITS = ("s", "sec", "secs", "seconds", "ms", "us", "µs", "usec", "microseconds", "ns", "nanoseconds", "min", "minute")
+"""Ends of a column's name that say a unit."""
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SMALLEST, LARGEST = 1e-9, 1e12
 
@@ -55,6 +58,18 @@ class Figures:
     @property
     def given(self) -> dict[str, float]:
         return {key: value for key, value in asdict(self).items() if key not in ("id", "notes") and value is not None}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What speaks against figures: a code for programs, a sentence for people, the columns that it rests on."""
+
+    code: str
+    text: str
+    columns: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"columns": list(self.columns)}
 
 
 def read_csv(path: str | Path) -> tuple[list[Figures], list[str]]:
@@ -130,9 +145,25 @@ def _header(path: Path, cells: list[str]) -> list[str]:
         )
     absent = set(NUMBERS) - set(names)
     for name in names:
-        if name not in COLUMNS and _nearly(name, absent):
+        if name in COLUMNS:
+            continue
+        if hint := _means_something_else(name, absent):
+            raise UserError(f"{path} has the column {name!r}, which {hint}")
+        if _nearly(name, absent):
             raise UserError(f"{path} has the unknown column {name!r}{did_you_mean(name, absent)}")
     return names
+
+
+def _means_something_else(name: str, absent: set[str]) -> str | None:
+    """What to do with a column whose name says another count or unit: renaming it alone would give wrong figures."""
+    name = re.sub(r"[\s-]+", "_", name)
+    if re.search(r"(^|_)num_draft_tokens$", name) and "draft_tokens" in absent:
+        return "counts the root in SGLang: subtract 1 and call it 'draft_tokens'"
+    stem, _, unit = name.rpartition("_")
+    for column, wanted in ((f"{stem}_ms", "milliseconds"), (f"{stem}_s", "tokens per second")):
+        if unit in UNITS and column in absent:
+            return f"is of another unit ({unit}): convert it to {wanted} and call it {column!r}"
+    return None
 
 
 def _nearly(name: str, absent: set[str]) -> bool:

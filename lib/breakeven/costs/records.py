@@ -7,13 +7,13 @@ the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from breakeven.artifacts import SCHEMA_VERSION
-from breakeven.costs import audit
-from breakeven.costs.audit import TIE_BAND
+from breakeven.costs import audit, baselines, readings
 from breakeven.costs.figures import Figures, read_csv
 from breakeven.costs.formulas import (
     accept_length,
@@ -23,6 +23,7 @@ from breakeven.costs.formulas import (
     spec_tok_s,
     speedup,
 )
+from breakeven.costs.readings import EXACT, TIE_BAND, possible_length
 
 # --- one row --------------------------------------------------------------------------------------------------------
 
@@ -46,13 +47,8 @@ class Derived:
 def analyze(figures: Figures) -> dict[str, Any]:
     """One row of `breakeven analyze`: results (None where the figures do not carry them), verdict, needs, warnings."""
     findings, given = audit.examine(figures), figures.given
-    assumptions = []
-    if figures.batch is None:
-        assumptions.append("batch is empty: one stream is assumed, and rates are taken as those of one stream")
-    if audit.reads_as_batch_total(figures):
-        assert figures.accept_length is not None and figures.batch is not None
-        figures = replace(figures, accept_length=figures.accept_length / figures.batch)
-        assumptions.append("accept_length is read as the total over the batch")
+    read = readings.as_meant(figures)
+    figures = read.figures
     derived = derive(figures)
     verdict, because = judge(figures, derived)
     needs, needs_text = missing(figures, derived, verdict)
@@ -61,7 +57,7 @@ def analyze(figures: Figures) -> dict[str, Any]:
         if derived.accept_length is not None
         and derived.break_even is not None
         and derived.cycle_source != "lower-bound"
-        and _possible(derived.accept_length, figures.draft_tokens)
+        and possible_length(derived.accept_length, figures.draft_tokens)
         else None
     )
     return {
@@ -85,7 +81,8 @@ def analyze(figures: Figures) -> dict[str, Any]:
         "needs": needs,
         "needs_text": needs_text,
         "warnings": [finding.as_dict() for finding in findings],
-        "assumptions": assumptions,
+        "assumptions": read.assumptions,
+        "left_out": read.left_out,
         "given": given,
         "notes": dict(figures.notes),
     }
@@ -104,14 +101,14 @@ def derive(figures: Figures) -> Derived:
         cycle, cycle_source = cycle_ms(batch, length, rate), "implied"
     elif length is None and cycle and rate:
         length, length_source = accept_length(batch, rate, cycle), "implied"
-    elif rate is None and cycle and length and _possible(length, figures.draft_tokens):
+    elif rate is None and cycle and length and possible_length(length, figures.draft_tokens):
         rate = spec_tok_s(batch, length, cycle)
     if cycle is None and figures.verify_ms:
         cycle, cycle_source = figures.verify_ms + (figures.draft_ms or 0.0), "lower-bound"
 
     step = baseline_step_ms(batch, figures.base_tok_s) if figures.base_tok_s else None
     by_cycle = None
-    if step and length_source == "given" and cycle_source == "given" and _possible(length, figures.draft_tokens):
+    if step and length_source == "given" and cycle_source == "given" and possible_length(length, figures.draft_tokens):
         assert length is not None and cycle is not None
         by_cycle = speedup(length, cycle, step)
     return Derived(
@@ -128,17 +125,9 @@ def derive(figures: Figures) -> Derived:
     )
 
 
-def _possible(length: float | None, drafts: float | None) -> bool:
-    return (
-        length is not None
-        and length >= 1 - audit.EXACT
-        and (drafts is None or length <= (drafts + 1) * (1 + audit.EXACT))
-    )
-
-
 def verdict_of(speedup: float) -> str:
     """pays | does-not-pay | not-distinguishable by the tie band alone (no interval known)."""
-    if abs(speedup - 1) <= TIE_BAND + audit.EXACT:
+    if abs(speedup - 1) <= TIE_BAND + EXACT:
         return "not-distinguishable"
     return "pays" if speedup > 1 else "does-not-pay"
 
@@ -158,7 +147,7 @@ def judge(figures: Figures, derived: Derived) -> tuple[str, str]:
         source = "the two rates" if figures.spec_tok_s else "accept length and cycle"
         return verdict, f"speed-up {derived.speedup:.3g} by {source}; within {TIE_BAND:.0%} of 1 is called a tie"
     if derived.break_even is not None:
-        most = derived.accept_length if _possible(derived.accept_length, figures.draft_tokens) else None
+        most = derived.accept_length if possible_length(derived.accept_length, figures.draft_tokens) else None
         if most is None and figures.draft_tokens is not None:
             most = figures.draft_tokens + 1
         if most is not None and verdict_of(most / derived.break_even) == "does-not-pay":
@@ -170,7 +159,8 @@ def judge(figures: Figures, derived: Derived) -> tuple[str, str]:
 def missing(figures: Figures, derived: Derived, verdict: str) -> tuple[list[str], str | None]:
     """The fewest columns that would complete the row, and the same as a sentence with the alternatives."""
     needs, texts = [], []
-    impossible = figures.accept_length is not None and not _possible(figures.accept_length, figures.draft_tokens)
+    length = derived.accept_length if figures.accept_length is None else figures.accept_length
+    impossible = length is not None and not possible_length(length, figures.draft_tokens)
     if figures.base_tok_s is None:
         needs.append("base_tok_s")
         texts.append("base_tok_s, from the same server and workload without speculation")
@@ -191,6 +181,9 @@ def missing(figures: Figures, derived: Derived, verdict: str) -> tuple[list[str]
     elif derived.cycle_source in (None, "lower-bound"):
         needs.append("accept_length")
         texts.append("accept_length (or cycle_ms) for the break-even; without it the answer is relative only")
+    if impossible and "accept_length" not in needs:
+        needs.append("accept_length")
+        texts.append(f"accept_length again: {length:.4g} can't be one")
     return needs, "; ".join(texts) or None
 
 
@@ -208,6 +201,11 @@ def _not_verify(figures: Figures, derived: Derived) -> float | None:
     return derived.cycle_ms - figures.verify_ms
 
 
+def used_ms(row: Mapping[str, Any], column: str) -> float | None:
+    """A time of an analysed row as it was given; None where it was not, or was left out (`readings.as_meant`)."""
+    return None if column in row["left_out"] else row["given"].get(column)
+
+
 # --- a file ---------------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +217,7 @@ def analyze_csv(path: str | Path) -> dict[str, Any]:
     line, column) for a file that is no such table.
     """
     rows, others = read_csv(path)
-    together = audit.examine_together(rows)
+    together = baselines.examine_together(rows)
     results = []
     for figures in rows:
         result = analyze(figures)

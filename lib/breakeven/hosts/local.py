@@ -17,14 +17,15 @@ from breakeven.hosts.interface import Completed
 
 
 class Local:
-    """This machine."""
+    """This machine, with this Python or with another of it: ``prefix`` is what stands before that one."""
 
     name = "local"
     reconnects = 0
-    python = sys.executable
     library = Path(__file__).parents[2]
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = sys.executable, prefix: Sequence[str] = ()) -> None:
+        self.python = python
+        self.prefix = tuple(prefix)
         self._given_ports: set[int] = set()
 
     @property

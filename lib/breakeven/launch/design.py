@@ -99,9 +99,12 @@ def plan_arms(
 
 
 def plan_conditions(
-    concurrency: Iterable[int], temperature: Iterable[float], context_tokens: Iterable[int]
+    concurrency: Iterable[int], temperature: Iterable[float], context_tokens: Iterable[int], max_running_requests: int
 ) -> list[Condition]:
-    """Every combination, each once. Raises UserError for an empty list and for values no server can take."""
+    """Every combination, each once. Raises UserError for an empty list and for values no server can take.
+
+    More in flight than a server runs at once is refused: the rest would wait, and no figure would be of so many.
+    """
     lists: dict[str, tuple[list[Any], int]] = {
         "concurrency": (list(concurrency), 1),
         "temperature": (list(temperature), 0),
@@ -113,6 +116,12 @@ def plan_conditions(
         wrong = [value for value in values if value < least]
         if wrong:
             raise UserError(f"{name} holds {wrong[0]!r}; each value has to be {least} or more")
+    most = max(lists["concurrency"][0])
+    if most > max_running_requests:
+        raise UserError(
+            f"concurrency holds {most}, and a server runs {max_running_requests} requests at once: the rest would "
+            f"wait; set max_running_requests: {most}, or give {max_running_requests} at most"
+        )
     product = itertools.product(*(values for values, _ in lists.values()))
     return list(dict.fromkeys(Condition(int(c), float(t), int(p)) for c, t, p in product))
 

@@ -68,11 +68,29 @@ def link_matrix(text: str) -> dict[tuple[int, int], str]:
     return links
 
 
-def check_topology(topology: str, peer_access: str, tp: int) -> list[Finding]:
-    """The worst link among the first ``tp`` GPUs, and whether they reach each other's memory."""
-    if tp < 2:
+def visible_gpus(variable: str | None, listed: str) -> list[int]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, by nvidia-smi's index; all where it is not set.
+
+    ``listed`` is ``nvidia-smi --query-gpu=index,uuid --format=csv,noheader``. CUDA takes the beginning of an UUID for
+    the whole, and stops at the first entry that is no GPU.
+    """
+    by_uuid = {uuid: int(index) for index, uuid in _rows(listed, 2) if index.isdecimal()}
+    if variable is None:
+        return sorted(by_uuid.values())
+    found = []
+    for entry in map(str.strip, variable.split(",")):
+        named = [index for uuid, index in by_uuid.items() if entry == str(index) or (entry and uuid.startswith(entry))]
+        if len(named) != 1:
+            break
+        found += named
+    return found
+
+
+def check_topology(topology: str, peer_access: str, gpus: Sequence[int]) -> list[Finding]:
+    """The worst link among the ranks' GPUs, and whether they reach each other's memory."""
+    if len(gpus) < 2:
         return []
-    ranks = [(a, b) for a in range(tp) for b in range(tp) if a != b]
+    ranks = [(a, b) for a in gpus for b in gpus if a != b]
     links = link_matrix(topology)
     findings = []
     known = [links[pair] for pair in ranks if pair in links]
@@ -83,7 +101,7 @@ def check_topology(topology: str, peer_access: str, tp: int) -> list[Finding]:
         name = LINKS.get(_kind(worst), worst)
         if _kind(worst) == "NV":
             findings.append(
-                Finding("note", "topology", f"{worst} between all {tp} GPUs", f"All-reduces go over {name}.")
+                Finding("note", "topology", f"{worst} between all {len(gpus)} GPUs", f"All-reduces go over {name}.")
             )
         else:
             a, b = next(pair for pair in ranks if links.get(pair) == worst)
@@ -109,17 +127,25 @@ def _rung(link: str) -> int:
     return kinds.index(_kind(link)) if _kind(link) in kinds else len(kinds)
 
 
-def check_driver(driver: str, torch_cuda: str | None) -> list[Finding]:
-    """Whether the driver runs torch's CUDA."""
+def check_driver(driver: str, torch_cuda: str | None, smi: str = "", library_path: str = "") -> list[Finding]:
+    """Whether the driver runs torch's CUDA; or NVIDIA's cuda-compat in its stead, as data-centre GPUs may have it.
+
+    That shows in the CUDA version at the head of ``nvidia-smi``, or in LD_LIBRARY_PATH.
+    """
     branch = re.match(r"\d+", driver)
-    needed = NEEDED_DRIVER.get((torch_cuda or "").partition(".")[0])
+    wanted = (torch_cuda or "").partition(".")[0]
+    needed = NEEDED_DRIVER.get(wanted)
     if not branch or needed is None:
         return []
     found = f"driver {driver}, torch for CUDA {torch_cuda}"
-    if int(branch[0]) < needed:
-        means = "torch would find no usable GPU."
-        return [Finding("error", "driver", found, means, f"Install driver {needed} or newer, or a torch for its CUDA.")]
-    return [Finding("note", "driver", found, "They fit.")]
+    if int(branch[0]) >= needed:
+        return [Finding("note", "driver", found, "They fit.")]
+    offered = re.search(r"CUDA Version: *(\d+)", smi)
+    if "compat" in library_path or (offered and int(offered[1]) >= int(wanted)):
+        means = "cuda-compat is there, and carries torch on data-centre GPUs only."
+        return [Finding("warning", "driver", found, means, f"If no GPU is found: driver {needed} or newer.")]
+    todo = f"Install driver {needed} or newer, or a torch for its CUDA; on data-centre GPUs cuda-compat will do."
+    return [Finding("error", "driver", found, "torch would find no usable GPU.", todo)]
 
 
 def check_clocks(text: str) -> list[Finding]:
@@ -179,17 +205,22 @@ def cuda_home(environment: Mapping[str, str], nvcc_on_path: str) -> str:
     return named or (nvcc_on_path.rsplit("/", 2)[0] if nvcc_on_path.count("/") > 1 else "/usr/local/cuda")
 
 
-def check_packages(packages: Mapping[str, str], pins: Mapping[str, str]) -> list[Finding]:
+def check_packages(
+    packages: Mapping[str, str], pins: Mapping[str, str], environment: Mapping[str, str]
+) -> list[Finding]:
     """FlashInfer's parts among each other, and what SGLang pins. A local part (``+cu130``) does not count."""
+    allowed = bool(environment.get("FLASHINFER_DISABLE_VERSION_CHECK"))
     findings = []
     main = packages.get("flashinfer-python")
     for part in ("flashinfer-cubin", "flashinfer-jit-cache"):
         version = packages.get(part)
         if main and version and _release(version) != _release(main):
             means = "FlashInfer refuses to be imported when its parts are of different versions."
+            if allowed:
+                means = "FLASHINFER_DISABLE_VERSION_CHECK lets it be imported: kernels may be missing or not fit."
             todo = f"Install {part}=={_release(main)}, or remove it."
             found = f"{part} {version} beside flashinfer-python {main}"
-            findings.append(Finding("error", "packages", found, means, todo))
+            findings.append(Finding("warning" if allowed else "error", "packages", found, means, todo))
     for name, pinned in pins.items():
         version = packages.get(name)
         if version and _release(version) != _release(pinned):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class Model:
     vocabulary: Mapping[str, int]
     """Token to id; empty where the folder has no ``tokenizer.json``."""
     weight_bytes: int
+    """In the format that is loaded, and as the files hold them."""
 
     @property
     def text(self) -> Mapping[str, Any]:
@@ -49,6 +51,13 @@ class Model:
         return [str(name) for name in found] if isinstance(found, list) else []
 
     @property
+    def has_heads(self) -> bool:
+        """Whether its configuration names heads that predict further tokens (NEXTN, MTP)."""
+        return any(
+            isinstance(value, int) and value > 0 and re.search("nextn|mtp", name) for name, value in self.text.items()
+        )
+
+    @property
     def is_eagle3(self) -> bool:
         return any("eagle3" in name.lower() for name in self.architectures)
 
@@ -60,8 +69,16 @@ def read_model(host: Host, folder: Path) -> Model:
     model = tokenizer.get("model")
     found = model.get("vocab") if isinstance(model, dict) else None
     vocabulary = found if isinstance(found, dict) else {}
-    weights = [name for name in host.names(folder) if name.endswith((".safetensors", ".bin", ".gguf"))]
-    return Model(config, vocabulary, sum(host.size(folder / name) for name in weights))
+    return Model(config, vocabulary, sum(host.size(folder / name) for name in _weights(host.names(folder))))
+
+
+def _weights(names: Sequence[str]) -> list[str]:
+    """The files that are loaded where a folder holds the same weights in several formats, or joined as well."""
+    for format in (".safetensors", ".bin", ".gguf"):
+        found = [name for name in names if name.endswith(format) and name != "training_args.bin"]
+        if found:
+            return [name for name in found if not name.startswith("consolidated")] or found
+    return []
 
 
 def _read_object(host: Host, folder: Path, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from breakeven import artifacts, server, telemetry, workload
 from breakeven.display import show
 from breakeven.errors import UserError, one_line
+from breakeven.holding import held
 from breakeven.hosts import LOCAL
 from breakeven.launch import four_facts, preflight
 from breakeven.launch.gpu_checks import Finding
@@ -23,9 +24,14 @@ TRACED_STEPS = 4
 def prove(serving: Serving, findings: Sequence[Finding], say: Say = print) -> dict[str, Any]:
     """Launch once without speculation, generate, stop; writes ``server.json`` whether that went well or badly.
 
-    Returns what it wrote. Raises UserError for an error of the preflight, before anything is loaded; LaunchFailure,
-    after writing its class and advice, when the server did not come up.
+    Returns what it wrote. Raises UserError for an error of the preflight or where another process works on the folder,
+    before anything is loaded; LaunchFailure, after writing its class and advice, when the server did not come up.
     """
+    with held(serving.run_dir):
+        return _prove(serving, findings, say)
+
+
+def _prove(serving: Serving, findings: Sequence[Finding], say: Say) -> dict[str, Any]:
     rows = [finding.as_dict() for finding in findings]
     preflight.refuse_errors(findings)
     end_leftovers(serving.run_dir, say, serving.host)

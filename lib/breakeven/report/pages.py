@@ -125,7 +125,8 @@ def notebook_body(path: Path) -> tuple[str, str]:
     """Title and HTML body of an executed notebook: inputs hidden, logs folded away, no script and no request."""
     try:
         book = nbformat.read(path, as_version=4)
-    except (OSError, ValueError) as error:
+        nbformat.validate(book)  # reading only logs what is wrong
+    except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
         return path.stem, f"<p class='bad'>This notebook's output can't be read: {html.escape(str(error))}</p>"
     book.metadata.pop("widgets", None)  # a widget needs a kernel; the table above it says the same
     for cell in book.cells:

@@ -10,9 +10,10 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from breakeven import artifacts
-from breakeven.analysis import left_out, next_steps, outlook, setting, wording
+from breakeven.analysis import left_out, next_steps, outlook, results, setting, wording
 from breakeven.errors import UserError
 from breakeven.report import comparison, pages, pdf
+from breakeven.report.run_files import read, read_cells, read_run
 
 DATA_FILES = {
     "run.json": "status, parameters as resolved, machine, packages",
@@ -34,39 +35,19 @@ DATA_FILES = {
     "theory.csv": "theory beside measurement",
     "left_out.csv": "settings left out of the fit: predicted beside measured",
 }
-ABSENT: dict[str, Any] = {
-    **{
-        name: []
-        for name in (
-            "comparisons",
-            "variants",
-            "warnings",
-            "findings",
-            "figures",
-            "cells",
-            "by_kind",
-            "next_steps",
-            "left_out",
-            "left_out_notes",
-            "forecast",
-            "arm_facts",
-        )
-    },
-    **{name: None for name in ("outlook", "reported", "machine", "setting")},
-}
-"""What a result of an earlier release may lack."""
 
 
 def publish(run_dir: Path, *, compare_with: Path | None = None, as_pdf: bool = False) -> dict[str, str]:
     """Write ``report/`` of a run from whatever exists there; the paths of what was written.
 
     Keys: report and summary, runs (where the run lies among others in ``outputs/``), comparison, pdf. A run that is
-    not whole is published too, and says so on its first screen. Raises UserError when the folder holds no run at all,
-    when the other run can't be compared, and when a PDF is asked for where no Chromium is installed.
+    not whole is published too, and says so on its first screen. Raises UserError when the folder holds no run at all or
+    a file lacks what a page needs, when the other run can't be compared, and when a PDF is asked for where no Chromium
+    is installed.
     """
     if as_pdf:
         pdf.find_browser()  # before anything is written
-    run, result = read_run(run_dir)
+    (run, result), cells = read_run(run_dir), read_cells(run_dir)
     folder = run_dir / "report"
     in_outputs = run_dir.resolve().parent == (artifacts.project_root() / "outputs").resolve()
     values = {
@@ -75,11 +56,12 @@ def publish(run_dir: Path, *, compare_with: Path | None = None, as_pdf: bool = F
         "result": result,
         **_tables(result),
         "judged_words": next_steps.JUDGED,
+        "example": bool(result) and results.is_example(result),
         "recorded": bool(result and result["reported"] and not result["comparisons"]),
-        "resumed": _resumed(run, _optional(run_dir / "cells.json").get("cells", [])),
-        "gates": _relevant_gates(run, _optional(run_dir / "gates.json")),
+        "resumed": _resumed(run, cells),
+        "gates": _relevant_gates(run, read(run_dir, "gates.json")),
         "runs_index": in_outputs,
-        "cells": _optional(run_dir / "cells.json").get("cells", []),
+        "cells": cells,
         "figures": [figure_html(run_dir, each) for each in result["figures"]] if result else [],
         "pages": _publish_notebooks(run_dir, folder),
         "data_files": [(name, what) for name, what in DATA_FILES.items() if (run_dir / name).exists()],
@@ -135,19 +117,6 @@ def _relevant_gates(run: Mapping[str, Any], gates: dict[str, Any]) -> dict[str, 
     return gates if run and concerned else {}
 
 
-def read_run(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``run.json`` and ``breakeven.json`` of a run, each empty where it does not exist.
-
-    Raises UserError for a folder that holds neither, nor an executed notebook.
-    """
-    if not run_dir.is_dir():
-        raise UserError(f"no run folder {run_dir}; runs are the folders under outputs/")
-    run, result = _optional(run_dir / "run.json"), _optional(run_dir / "breakeven.json")
-    if not run and not result and not list((run_dir / "notebooks").glob("*.ipynb")):
-        raise UserError(f"{run_dir} holds no run: neither run.json nor executed notebooks")
-    return run, {**ABSENT, **result} if result else {}
-
-
 def publish_index(outputs: Path) -> Path:
     """``index.html`` over all runs of a folder that have a report, newest first."""
     runs, comparisons = [], []
@@ -159,6 +128,8 @@ def publish_index(outputs: Path) -> Path:
         except UserError:
             continue
         answer = result.get("answer", {})
+        if result and results.is_example(result):
+            answer = {"verdict": "none: example", "sentence": "Not measured here: the page shows a recorded example."}
         runs.append(
             {
                 "name": folder.name,
@@ -216,22 +187,17 @@ def _key_figures(result: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
             "figure": best["speedup"],
             "meaning": "the same for others of these kinds",
         },
-        {
-            "what": "accept length",
-            "figure": best["accept_length"]["estimate"],
-            "meaning": "tokens that one verify yields",
-        },
-        {
-            "what": "break-even accept length",
-            "figure": best["break_even"]["estimate"],
-            "meaning": "what it has to yield to pay",
-        },
+    ]
+    lengths = (
+        ("accept length", "accept_length", "tokens that one verify yields"),
+        ("break-even accept length", "break_even", "what it has to yield to pay"),
+    )
+    rows += [
+        {"what": what, "figure": best[name]["estimate"], "meaning": meaning}
+        for what, name, meaning in lengths
+        if best[name]
     ]
     streams = "" if best["concurrency"] == 1 else f", of {best['concurrency']} at once"
     for what, name in (("baseline, tok/s", "base_tok_s"), ("speculation, tok/s", "spec_tok_s")):
         rows.append({"what": what, "figure": best[name], "meaning": f"per stream{streams}, prefill left out"})
     return rows
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    return artifacts.read_json(path) if path.exists() else {}

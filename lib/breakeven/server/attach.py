@@ -137,8 +137,8 @@ def as_it_runs(settings: SweepSettings, say: Callable[[str], None]) -> SweepSett
     """
     if not settings.host.startswith(PREFIX):
         return settings
-    algorithm = look_at(settings.host.removeprefix(PREFIX)).effective["speculative_algorithm"]
-    if algorithm:
+    effective = look_at(settings.host.removeprefix(PREFIX)).effective
+    if algorithm := effective["speculative_algorithm"]:
         raise UserError(
             f"host: the attached server speculates ({algorithm}), and its baseline would be another server; attach to "
             "one without speculation, or let the suite launch both (what it reaches stands in its log: breakeven logs)"
@@ -147,7 +147,8 @@ def as_it_runs(settings: SweepSettings, say: Callable[[str], None]) -> SweepSett
         say(sentence)
     say("Attached: the baseline alone is measured, once; drafters, variants and restarts are left out.")
     alone = {"drafters": [], "variants": {}, "restarts": 1, "aa_pair": False, "search": False}
-    return settings.model_copy(update=alone)
+    at_once = effective["max_running_requests"] or max([settings.max_running_requests, *settings.concurrency])
+    return settings.model_copy(update={**alone, "max_running_requests": at_once})
 
 
 def _info(base_url: str) -> dict[str, Any]:

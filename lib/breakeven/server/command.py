@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from breakeven.errors import UserError, did_you_mean
+from breakeven.server import flags
 from breakeven.telemetry.releases import check_algorithm, ngram_flags, version_key
 
 FUSION = ("default", "off", "auto", "trtllm", "mnnvl", "cutedsl")
@@ -19,25 +19,6 @@ NGRAM_BREADTH = 10
 
 _ANY_RELEASE = "999.0.0"
 _MODEL_DRAFTERS = ("EAGLE", "EAGLE3", "STANDALONE")  # drafters with steps, topk and draft tokens
-_OWN_FLAGS = {
-    "--model-path": "model_path",
-    "--host": "host",
-    "--port": "port",
-    "--nccl-port": "dist_port",
-    "--dist-init-addr": "dist_port",
-    "--tp-size": "tp",
-    "--dtype": "dtype",
-    "--context-length": "context_length",
-    "--max-running-requests": "max_running_requests",
-    "--max-total-tokens": "max_total_tokens",
-    "--mem-fraction-static": "mem_fraction",
-    "--random-seed": "random_seed",
-    "--speculative-algorithm": "drafter",
-    "--speculative-num-draft-tokens": "drafter",
-    "--speculative-num-steps": "drafter",
-    "--speculative-eagle-topk": "drafter",
-    "--speculative-draft-model-path": "drafter",
-}
 
 
 @dataclass(frozen=True)
@@ -159,9 +140,10 @@ def build_command(spec: LaunchSpec, sglang_version: str, known_flags: Collection
     """The command line for a release; a port that is still None is left out.
 
     ``known_flags`` are the flags that the release's source declares, if known. Raises UserError for an algorithm,
-    flag or setting that this release does not have, and for a flag that is given twice.
+    flag or setting that this release does not have, for a flag that a parameter sets, and for one that is given twice.
     """
     _require_loopback(spec.host)
+    flags.refuse_parameters(spec.flags)
     arguments = ["--model-path", spec.model_path, "--host", spec.host]
     arguments += _given("--port", spec.port) + _distributed_port(spec, sglang_version)
     arguments += ["--tp-size", str(spec.tp)]
@@ -175,9 +157,9 @@ def build_command(spec: LaunchSpec, sglang_version: str, known_flags: Collection
     arguments += _fusion(spec.fusion, sglang_version)
     if spec.drafter is not None:
         arguments += _speculation(effective_drafter(spec.drafter, sglang_version), sglang_version)
-    arguments += _extra(spec.extra) + list(spec.flags)
-    arguments += _defaults(spec.defaults, set(_flags(arguments)))
-    _check_flags(arguments, sglang_version, known_flags)
+    arguments += flags.without_repeats([*flags.of_names(spec.extra), *spec.flags])
+    arguments += flags.not_given(spec.defaults, arguments)
+    flags.check(arguments, sglang_version, known_flags)
     return [*spec.prefix, spec.python, "-m", "sglang.launch_server", *arguments]
 
 
@@ -203,7 +185,7 @@ def _fusion(choice: str, version: str) -> list[str]:
     key = version_key(version)
     if choice == "default":
         return []
-    if choice == "off":  # nothing switched it on by itself before there was a flag to keep it off
+    if choice == "off":  # 0.5.0 to 0.5.9 may switch it on by themselves, and no flag keeps it off: see `contradiction`
         return ["--enforce-disable-flashinfer-allreduce-fusion"] if key >= (0, 5, 10) else []
     if key >= (0, 5, 14):
         return ["--flashinfer-allreduce-fusion-backend", choice]
@@ -230,41 +212,16 @@ def _given(flag: str, value: object) -> list[str]:
     return [] if value is None else [flag, str(value)]
 
 
-def _extra(extra: Mapping[str, Any]) -> list[str]:
-    arguments = []
-    for name, value in extra.items():
-        flag = "--" + name.lstrip("-").replace("_", "-")
-        if flag in _OWN_FLAGS:
-            raise UserError(f"extra flag {name!r}: set it by the parameter {_OWN_FLAGS[flag]!r} instead")
-        if value is None or value is False:
-            continue
-        values = [] if value is True else value if isinstance(value, list | tuple) else [value]
-        arguments += [flag, *map(str, values)]
-    return arguments
+def contradiction(spec: LaunchSpec, effective: Mapping[str, Any]) -> str | None:
+    """What the server runs, by its own account (`telemetry.server_settings`), against what was asked for.
 
-
-def _defaults(defaults: tuple[str, ...], given: Collection[str]) -> list[str]:
-    """Those of the defaults, each flag with its values, that are not given."""
-    kept, wanted = [], True
-    for argument in defaults:
-        if argument.startswith("--"):
-            wanted = argument.partition("=")[0] not in given
-        kept += [argument] if wanted else []
-    return kept
-
-
-def _flags(arguments: Iterable[str]) -> list[str]:
-    return [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-
-
-def _check_flags(arguments: list[str], version: str, known: Collection[str]) -> None:
-    flags = _flags(arguments)
-    twice = [flag for flag, times in Counter(flags).items() if times > 1]
-    if twice:
-        raise UserError(f"{twice[0]} is given twice; SGLang would silently take the last one")
-    for flag in flags if known else []:
-        if flag not in known:
-            raise UserError(f"SGLang {version} has no flag {flag}{did_you_mean(flag, known)}")
+    A model, a variable or a plugin can switch on what no flag did, and the arm would bear a name that is not true.
+    """
+    if spec.drafter is None and effective.get("speculative_algorithm"):
+        return f"no drafter was asked for, and the server speculates ({effective['speculative_algorithm']})"
+    if spec.fusion == "off" and spec.tp > 1 and effective.get("fusion_requested"):
+        return "fusion: off was asked for, and this release switched it on by itself for this model and GPU"
+    return None
 
 
 def _require_loopback(host: str) -> None:

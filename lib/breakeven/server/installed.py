@@ -19,22 +19,35 @@ def declared_flags(sources: Iterable[str]) -> set[str]:
     """Command-line flags in the texts of ``server_args.py`` and of the modules in ``arg_groups/``.
 
     To 0.5.13 each flag is a string in a call; since then most follow from an annotated field, ``name: A[type, ...]``,
-    unless that says ``no_cli``.
+    unless that says ``no_cli``. One whose action is ``BooleanOptionalAction`` can be negated: ``--no-name``.
     """
     flags = set()
     for source in sources:
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_flag(node.value):
-                flags.add(node.value)
+        tree = ast.parse(source)
+        flags |= _flags_in(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _is_negatable(node):
+                flags |= set(map(_negated, _flags_in(node)))
             elif (
                 isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_argument(node.annotation)
             ):
-                flags.add("--" + node.target.id.replace("_", "-"))
+                flag = "--" + node.target.id.replace("_", "-")
+                calls = [each for each in ast.walk(node.annotation) if isinstance(each, ast.Call)]
+                flags |= {flag, _negated(flag)} if any(map(_is_negatable, calls)) else {flag}
     return flags
 
 
-def _is_flag(text: str) -> bool:
-    return text.startswith("--") and text[2:].replace("-", "").isalnum()
+def _flags_in(tree: ast.AST) -> set[str]:
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {text for text in texts if text.startswith("--") and text[2:].replace("-", "").isalnum()}
+
+
+def _is_negatable(call: ast.Call) -> bool:
+    return any(word.arg == "action" and "BooleanOptionalAction" in ast.unparse(word.value) for word in call.keywords)
+
+
+def _negated(flag: str) -> str:
+    return "--no-" + flag[2:]
 
 
 def _is_argument(annotation: ast.expr) -> bool:

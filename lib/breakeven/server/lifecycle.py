@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ import httpx
 from breakeven.errors import one_line
 from breakeven.hosts import LOCAL, Background, Host
 from breakeven.server import readiness, surroundings
-from breakeven.server.command import LaunchSpec, build_command
+from breakeven.server.command import LaunchSpec, build_command, contradiction
 from breakeven.telemetry import server_settings
 from breakeven.telemetry.failures import Failure, classify
 
@@ -35,6 +35,7 @@ _CONNECTION_ADVICE = (
     "Requests under way when a connection drops are lost: measure this again (--resume). Out of reach, the server "
     "there is ended by its lease."
 )
+_CONTRADICTION_ADVICE = "The arm would not be what its name says: leave it out, or take a release that can keep it so."
 _SECRET = re.compile(r"(^|_)(key|token|secret|password)$", re.IGNORECASE)
 
 
@@ -125,7 +126,7 @@ class Server:
         ending = self._process.wait(60)
         self._bring_log()
         found = classify(
-            _log_lines(self.log_path),
+            readiness.log_lines(self.log_path),
             sglang_version=self.sglang_version,
             exit_code=ending.exit_code,
             signal=ending.signal,
@@ -156,7 +157,7 @@ class Server:
             self._wait_for_the_port(began + self.stop_seconds)
 
     def _bring_log(self) -> None:
-        for path in _log_parts(self.log_path):
+        for path in readiness.log_parts(self.log_path):
             self._host.bring(path)
 
     def _wait_for_the_port(self, began: float) -> None:
@@ -240,7 +241,7 @@ def launch(
     if taken := surroundings.taken_port(spec, host):
         advice = "Leave it out to have a free one chosen, or end what listens there (ss -ltnp)."
         raise LaunchFailure(Failure("port-in-use", None, f"{taken} of {host.name} is taken", advice), log_path)
-    for path in _log_parts(log_path):
+    for path in readiness.log_parts(log_path):
         path.unlink(missing_ok=True)
         host.remove(host.place(path))
     try:
@@ -303,6 +304,8 @@ class _Start:
             self.server.effective = server_settings(self.server.info())
         except (httpx.HTTPError, ValueError) as error:
             raise self.failed(self._why_no_generation(error)) from error
+        if wrong := contradiction(self.server.spec, self.server.effective):
+            raise self.failed(Failure("config", None, wrong, _CONTRADICTION_ADVICE))
         self.server.startup_s = self.phases.seconds(time.monotonic())
         total_s = sum(self.server.startup_s.values())
         self.say(f"server: ready after {total_s:.0f} s at {self.server.base_url}")
@@ -343,15 +346,3 @@ class _Start:
 
     def _where(self) -> str:
         return f"in phase {self.phases.current}; last line: {self.last_line}"
-
-
-def _log_parts(path: Path) -> tuple[Path, Path]:
-    """The files of a log, oldest first."""
-    return path.with_name(path.name + ".1"), path
-
-
-def _log_lines(path: Path) -> Iterator[str]:
-    """All lines that are kept, oldest first."""
-    for part in _log_parts(path):
-        if LOCAL.size(part):
-            yield from LOCAL.lines(part)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from breakeven.hosts import Host
+from breakeven.hosts import LOCAL, Host
 
 PROMPT = "Name the days of the week, one to a line, and then stop."
 """The readiness generation's prompt; it belongs to no workload, because an n-gram drafter remembers what it saw."""
@@ -80,7 +80,7 @@ class LogTail:
         """Whole lines since the last call; a line still being written waits for its end."""
         data = b""
         if self._host.size(self._path) < self._offset:
-            data = self._host.read(self._path.with_name(self._path.name + ".1"), self._offset)
+            data = self._host.read(log_parts(self._path)[0], self._offset)
             self._offset = 0
         if self._host.size(self._path) > self._offset:
             fresh = self._host.read(self._path, self._offset)
@@ -88,6 +88,18 @@ class LogTail:
             data += fresh
         *whole, self._cut = _LINE_END.split(self._cut + data)
         return [line.decode(errors="replace") for line in whole]
+
+
+def log_parts(path: Path) -> tuple[Path, Path]:
+    """The files of a log, oldest first."""
+    return path.with_name(path.name + ".1"), path
+
+
+def log_lines(path: Path) -> Iterator[str]:
+    """All lines of a log of this machine that are kept, oldest first."""
+    for part in log_parts(path):
+        if LOCAL.size(part):
+            yield from LOCAL.lines(part)
 
 
 def client(base_url: str, timeout_s: float) -> httpx.Client:

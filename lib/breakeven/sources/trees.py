@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from breakeven.artifacts import cache_root
+from breakeven.artifacts import cache_root, located
 from breakeven.errors import UserError, did_you_mean
 from breakeven.sources.fetching import DISTRIBUTIONS, fetched
 
@@ -74,7 +74,7 @@ def open_source(package: str, spec: str, *, cache: Path | None = None) -> Source
     if spec.startswith("pypi:"):
         version = spec.removeprefix("pypi:")
         return Source(package, version, fetched(package, version, cache or cache_root()), spec)
-    return _folder(package, Path(spec).expanduser())
+    return _folder(package, located(spec))
 
 
 def lying_beside(package: str, source: Source) -> Source | None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from breakeven.errors import UserError, did_you_mean
-from breakeven.stats.conclusions import Comparison, Noise, conclude, without_data
+from breakeven.stats.conclusions import Comparison, conclude, without_data
+from breakeven.stats.noise import Noise, noise_of
 from breakeven.stats.samples import Sweep, arrange, extent, share, usable
 from breakeven.stats.variance import Interval, Launches, Spread, holm, paired_spread, single_spread
 
@@ -31,8 +33,8 @@ def summarise_cells(samples: pd.DataFrame, *, level: float = 0.95) -> pd.DataFra
     """One row per cell (kind "all") and per cell and kind of prompt.
 
     Columns: cell, kind, restarts, prompts, requests, degenerate, and for each of tok_s (per stream), accept_length,
-    cycle_ms and step_ms the estimate and its ``_low`` and ``_high``; method. accept_length and cycle_ms are NaN without
-    speculation, step_ms (ms per token) with it.
+    cycle_ms and step_ms the estimate and its ``_low`` and ``_high``; method, launch_noise_assumed (for lack of
+    restarts). accept_length and cycle_ms are NaN without speculation, step_ms (ms per token) with it.
     """
     rows = []
     measured = samples[samples["phase"] == "measure"]
@@ -74,11 +76,22 @@ def _cell_figures(sweep: Sweep, launches: Launches, index: int, level: float) ->
         half = spread.quantile((1 + level) / 2)
         row |= {name: estimate, f"{name}_low": estimate * math.exp(-half), f"{name}_high": estimate * math.exp(half)}
         if name == "tok_s":
-            row["method"] = f"ratio of sums; {spread}"
+            assumed = spread.assumed_launch_sd(1 / restarts) is not None
+            row |= {"method": f"ratio of sums; {spread}", "launch_noise_assumed": assumed}
     return row
 
 
 # --- a cell against the baseline ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """Cells to hold against one baseline, the samples that tell, and the pairs of cells in them that are the same."""
+
+    samples: pd.DataFrame
+    baseline: str
+    cells: Sequence[str]
+    aa_pairs: Sequence[tuple[str, str]] = ()
 
 
 def compare(
@@ -99,17 +112,47 @@ def compare(
     not-distinguishable | needs-more), verdict_same_prompts (the same question for these very prompts), spec_tok_s and
     base_tok_s (per stream, on the pairs that both have: their ratio is the speed-up), family (how many comparisons the
     intervals answer for together), share_of_prompts (of the speed-up's variance: what the choice of prompts adds, 0 to
-    1), noise_floor (what the A/A pairs let a mean over the restarts differ by) and noise_widest (what any two of their
-    launches differ by), both as a ratio less 1, detectable (the smallest speed-up that this many restarts would find 4
-    times in 5), repeats_to_decide and prompts_to_decide (restarts, prompts needed for that, None when decided or out of
-    reach), bootstrap (the hierarchical bootstrap's speed-up interval; ``seed`` is its seed), restarts, prompts, method,
-    note.
+    1), assumed_launch_sd (relative, where too few restarts leave nothing to estimate it from; else None), noise_floor
+    (what the A/A pairs let a mean over the restarts differ by) and noise_widest (what any two of their launches differ
+    by), both as a ratio less 1, detectable (the smallest speed-up that this many restarts would find 4 times in 5),
+    repeats_to_decide and prompts_to_decide (restarts, prompts needed for that, None when decided or out of reach),
+    bootstrap (the hierarchical bootstrap's speed-up interval; ``seed`` is its seed), restarts, prompts, method, note.
 
     The verdict is what the speed-up's interval says: pays where it lies above 1, does-not-pay below. The interval is
     Holm's over all comparisons of this call and no narrower than the A/A pairs' difference; for other prompts it is no
     narrower than for these. Beside it stands that of the comparison alone (``low_alone``, ``high_alone``). With fewer
     than 4 prompts nothing is said of others (needs-more). Raises UserError for an unknown cell.
     """
+    return compare_together([Question(samples, baseline, cells, aa_pairs)], by=by, level=level, seed=seed)[0]
+
+
+def compare_together(
+    questions: Sequence[Question], *, by: Sequence[str] = (), level: float = 0.95, seed: int = 0
+) -> list[list[dict[str, Any]]]:
+    """`compare` for several baselines at once: the rows of each question, their intervals Holm's over all of them."""
+    if not 0 < level < 1:
+        raise UserError(f"level {level} is no confidence level; give one between 0 and 1, such as 0.95")
+    rng = np.random.default_rng(seed)
+    found = [list(_comparisons(question, by, level, rng)) for question in questions]
+    made = [item for of_question in found for item in of_question if isinstance(item, Comparison)]
+    others = zip(*holm([item.spread.p_value(item.log_speedup) for item in made]), strict=True)
+    these = zip(*holm([item.same_prompts.p_value(item.log_speedup) for item in made]), strict=True)
+    return [
+        [
+            conclude(item, next(others), next(these), level, len(made))
+            if isinstance(item, Comparison)
+            else without_data(*item)
+            for item in of_question
+        ]
+        for of_question in found
+    ]
+
+
+def _comparisons(
+    question: Question, by: Sequence[str], level: float, rng: np.random.Generator
+) -> Iterator[Comparison | tuple[dict[str, Any], str, str]]:
+    """Each group and cell: the comparison, or group, cell and baseline where there is nothing to compare."""
+    samples, baseline, cells, aa_pairs = question.samples, question.baseline, question.cells, question.aa_pairs
     measured = usable(samples)
     known = [str(name) for name in samples["cell"].unique()]
     for name in (baseline, *cells, *(half for pair in aa_pairs for half in pair)):
@@ -122,27 +165,13 @@ def compare(
             f"by{did_you_mean(unknown[0], map(str, samples.columns))}"
         )
     _same_concurrency(samples, [baseline, *cells])
-    if not 0 < level < 1:
-        raise UserError(f"level {level} is no confidence level; give one between 0 and 1, such as 0.95")
-
-    rng = np.random.default_rng(seed)
-    comparisons: list[Comparison | tuple[dict[str, Any], str]] = []
     for key, group in _groups(measured, by, with_all=not by):
         sweep = arrange(group)
         launches = sweep.launches(aa_pairs)
-        noise = _noise(sweep, aa_pairs)
+        noise = noise_of(sweep, aa_pairs)
         for cell in cells:
             found = _compare_one(sweep, launches, baseline, cell, level, noise, key, rng)
-            comparisons.append(found if found is not None else (key, cell))
-    made = [item for item in comparisons if isinstance(item, Comparison)]
-    others = zip(*holm([item.spread.p_value(item.log_speedup) for item in made]), strict=True)
-    these = zip(*holm([item.same_prompts.p_value(item.log_speedup) for item in made]), strict=True)
-    return [
-        conclude(item, next(others), next(these), level, len(made))
-        if isinstance(item, Comparison)
-        else without_data(*item, baseline)
-        for item in comparisons
-    ]
+            yield found if found is not None else (key, cell, baseline)
 
 
 def _same_concurrency(samples: pd.DataFrame, cells: Sequence[str]) -> None:
@@ -248,30 +277,3 @@ def bootstrap_speedups(
 
     there = total(seconds) > 0
     return (total(tokens)[there] / total(seconds)[there]) / (total(base_tokens)[there] / total(base_seconds)[there])
-
-
-def _noise(sweep: Sweep, aa_pairs: Sequence[tuple[str, str]]) -> Noise | None:
-    """What two cells that are the same differ by; None without such a pair.
-
-    The floor of a mean over n restarts is the larger of the two means' difference and of the widest single pair over
-    the root of n: a quiet mean of two loud pairs is luck.
-    """
-    floors, widest = [], 0.0
-    for first, second in aa_pairs:
-        if first not in sweep.cells or second not in sweep.cells:
-            continue
-        a, b = sweep.cells.index(first), sweep.cells.index(second)
-        both = ~np.isnan(sweep.seconds[a]) & ~np.isnan(sweep.seconds[b])
-        if not both.any():
-            continue
-        rounds = np.nonzero(both.any(axis=1))[0]
-        rates = np.array([[_log_rate(sweep, cell, r, both[r]) for r in rounds] for cell in (a, b)])
-        whole = [math.log(sweep.tokens[cell][both].sum() / sweep.seconds[cell][both].sum()) for cell in (a, b)]
-        pairs = np.abs(rates[0] - rates[1])
-        floors.append(max(abs(whole[0] - whole[1]), float(pairs.max()) / math.sqrt(len(rounds))))
-        widest = max(widest, float(np.ptp(rates)))
-    return Noise(max(floors), widest) if floors else None
-
-
-def _log_rate(sweep: Sweep, cell: int, restart: int, use: np.ndarray) -> float:
-    return math.log(sweep.tokens[cell, restart, use].sum() / sweep.seconds[cell, restart, use].sum())

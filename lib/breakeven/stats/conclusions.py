@@ -11,6 +11,7 @@ from typing import Any
 
 from scipy import special
 
+from breakeven.stats.noise import Noise
 from breakeven.stats.variance import Interval, Spread
 
 MOST_RESTARTS = 64
@@ -19,17 +20,6 @@ FEWEST_PROMPTS = 4
 WIDEST = 9.0
 """An undecided interval whose ends are further apart than this factor says nothing, and is not shown."""
 POWER = 0.8
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What runs of the very same server differ by, as log ratios of rates.
-
-    ``floor``: what that makes of a mean over the restarts; ``widest``: any two launches of them.
-    """
-
-    floor: float
-    widest: float
 
 
 @dataclass(frozen=True)
@@ -56,6 +46,10 @@ class Comparison:
         """What restarts add, for these very prompts."""
         return Spread(self.spread.components[:1])
 
+    @property
+    def assumed_launch_sd(self) -> float | None:
+        return self.spread.assumed_launch_sd(2 / self.restarts)
+
 
 def conclude(
     found: Comparison, other: tuple[float, float], same: tuple[float, float], level: float, family: int
@@ -66,14 +60,16 @@ def conclude(
     half = max(found.spread.quantile(_tail(level, other[1])), half_same)
     p_adjusted = float(max(other[0], same[0]))  # what is shown for other prompts too has to be shown for these
     verdict_same = _verdict(effect, half_same)
-    verdict = _verdict(effect, half) if found.prompts >= FEWEST_PROMPTS else "needs-more"
+    few = found.prompts < FEWEST_PROMPTS
+    verdict = "needs-more" if few else _verdict(effect, half)
     share_of_prompts = 1 - (found.same_prompts.se / found.spread.se) ** 2 if found.spread.se else 0.0
     undecided = verdict in ("not-distinguishable", "needs-more")
+    deciding = 1 - (1 - level) / family
     repeats = None
-    if undecided:
-        repeats = restarts_to_decide(effect, found.spread, found.restarts, 1 - (1 - level) / family, floor)
+    if undecided and not few:  # no restart tells of prompts that were not measured
+        repeats = restarts_to_decide(effect, found.spread, found.restarts, deciding, floor)
     too_wide = "launches differ too much to say" if repeats else "prompts differ too much to say"
-    if found.prompts < FEWEST_PROMPTS:
+    if few:
         too_wide = f"too few prompts to say: n={found.prompts}"
     intervals = {
         "speedup": _interval(math.exp(effect), half, found, found.spread, level, verdict, too_wide),
@@ -90,7 +86,7 @@ def conclude(
         if floor and abs(effect) <= floor:
             notes.append("the difference is inside what runs of the same server differ by")
         if repeats is None:
-            more_prompts, why = _out_of_reach(effect, found.spread, found.prompts, level)
+            more_prompts, why = _out_of_reach(effect, found.spread, found.prompts, deciding)
             notes.append(why)
     return {
         "cell": found.cell,
@@ -105,9 +101,10 @@ def conclude(
         "verdict_same_prompts": verdict_same,
         "family": family,
         "share_of_prompts": share_of_prompts,
+        "assumed_launch_sd": found.assumed_launch_sd,
         "noise_floor": math.expm1(floor) if found.noise else None,
         "noise_widest": math.expm1(found.noise.widest) if found.noise else None,
-        "detectable": math.expm1(_detectable(found.spread, level)),
+        "detectable": math.expm1(_detectable(found.spread, deciding)),
         "repeats_to_decide": repeats,
         "prompts_to_decide": more_prompts,
         "bootstrap": found.bootstrap.as_dict(),
@@ -152,7 +149,11 @@ def _ends(estimate: float, half: float, ratio: bool) -> tuple[float, float]:
 
 
 def _thin(found: Comparison) -> list[str]:
-    notes = ["one restart: what a restart changes was not measured"] if found.restarts == 1 else []
+    notes, sd = [], found.assumed_launch_sd
+    if found.restarts == 1 or sd is not None:
+        one = "one restart: " if found.restarts == 1 else ""
+        changes = "what a restart changes was not measured"
+        notes = [one + (changes if sd is None else f"launch noise assumed {sd:.0%}, not measured")]
     return notes + (["one prompt: what another prompt would change was not measured"] if found.prompts == 1 else [])
 
 
@@ -162,8 +163,8 @@ FIGURES = ("speedup", "speedup_same_prompts", "accept_length", "break_even", "ma
 def without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, Any]:
     """The row of a cell that can't be compared: every figure None, the reason as its note."""
     absent = (
-        "p_pays", "p_adjusted", "share_of_prompts", "noise_floor", "noise_widest", "detectable", "repeats_to_decide",
-        "prompts_to_decide", "bootstrap", "spec_tok_s", "base_tok_s",
+        "p_pays", "p_adjusted", "share_of_prompts", "assumed_launch_sd", "noise_floor", "noise_widest", "detectable",
+        "repeats_to_decide", "prompts_to_decide", "bootstrap", "spec_tok_s", "base_tok_s",
     )  # fmt: skip
     note = (
         f"{cell} and {baseline} have no restart and prompt in common that can be used (failed, degenerate or missing "
@@ -212,12 +213,15 @@ def _with_restarts(spread: Spread, now: int, then: int) -> Spread:
 
 def _out_of_reach(effect: float, spread: Spread, prompts: int, level: float) -> tuple[int | None, str]:
     """How many prompts would decide what restarts can't (None where none would), and the sentence on it."""
-    by_prompts = Spread(spread.components[1:])
-    if by_prompts.se and abs(effect) <= _detectable(by_prompts, level):
-        wanted = math.ceil(prompts * (_detectable(by_prompts, level) / max(abs(effect), 1e-4)) ** 2)
-        if wanted < 10 * prompts + 1000:
-            text = f"more restarts alone can't decide: prompts differ too much; about {wanted} prompts could"
-            return wanted, text
+    needed = _detectable(Spread(spread.components[1:]), level)
+    wanted = math.ceil(prompts * (needed / max(abs(effect), 1e-4)) ** 2)
+    if prompts < FEWEST_PROMPTS:
+        wanted = max(wanted, FEWEST_PROMPTS) if wanted < 10 * prompts + 1000 else FEWEST_PROMPTS
+        return wanted, f"from fewer than {FEWEST_PROMPTS} prompts nothing follows about others"
+    out_of_reach = 0 < needed >= abs(effect)
+    if out_of_reach and wanted < 10 * prompts + 1000:
+        return wanted, f"more restarts alone can't decide: prompts differ too much; about {wanted} prompts could"
+    if out_of_reach:
         return None, f"more restarts alone can't decide: {prompts} prompts are too few to tell how much prompts differ"
     return None, (
         f"a difference of {abs(math.expm1(effect)):.1%} would take more than {MOST_RESTARTS} restarts: treat it as none"

@@ -81,6 +81,11 @@ class Spread:
         quantile = special.stdtrit(self.df, p) if math.isfinite(self.df) else special.ndtri(p)
         return float(quantile) * self.se
 
+    def assumed_launch_sd(self, share: float) -> float | None:
+        """Relative, of one launch, ``share`` of whose variance is the first component; None where it was estimated."""
+        launch = self.components[0]
+        return math.sqrt(launch.value / share) if math.isinf(launch.df) else None
+
     def probability_above_zero(self, estimate: float) -> float:
         """Confidence that the true value is above zero, read as a probability (flat prior)."""
         if self.se == 0:

@@ -20,7 +20,7 @@ from breakeven import artifacts, machine
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError
 from breakeven.launch.design import Launch
-from breakeven.launch.serving import Serving
+from breakeven.launch.serving import OVERLAY, Serving
 from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, Workload, lost_connection, reference_cell
 from breakeven.sweep.store import Store
 
@@ -28,14 +28,21 @@ Say = Callable[[str], None]
 
 
 class Worker:
-    """Measures launches on its devices; runs in a process of its own, which takes its servers along when it dies."""
+    """Measures launches on its devices; runs in a process of its own, which takes its servers along when it dies.
 
-    def __init__(self, settings: Mapping[str, Any], cores: Sequence[int], folders: str) -> None:
+    ``overlay``: the files of the run's overlay by their path in it; a worker may be on another machine.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], cores: Sequence[int], folders: str, overlay: Mapping[str, bytes]
+    ) -> None:
         if cores:
             os.sched_setaffinity(0, cores)
         self._run_dir = Path(tempfile.mkdtemp(prefix=folders))
         self._settings = SweepSettings.checked(settings)
         self._serving = Serving.prepare(self._settings, self._run_dir, print)
+        for name, content in overlay.items():
+            artifacts.write_bytes(self._run_dir / OVERLAY / name, content)
         self._load = Workload.chosen(self._settings, self._serving.encode)
         self._devices = os.environ.get("CUDA_VISIBLE_DEVICES") or f"cores {','.join(map(str, cores))}"
 
@@ -47,11 +54,16 @@ class Worker:
         known.attempt = attempt
         rows = Measurement(self._settings, self._serving, self._load, known, print).run(launch)
         where = f"{socket.gethostname()}: {self._devices}"
-        files = [path for path in self._run_dir.rglob("*") if path.is_file()]
-        contents = {str(path.relative_to(self._run_dir)): path.read_bytes() for path in files}
-        for path in files:
-            path.unlink()
-        return {"rows": [{**row, "worker": where} for row in rows], "samples": known.collected, "files": contents}
+        files = {name: each for name, each in _contents(self._run_dir).items() if not name.startswith(f"{OVERLAY}/")}
+        for name in files:
+            (self._run_dir / name).unlink()
+        return {"rows": [{**row, "worker": where} for row in rows], "samples": known.collected, "files": files}
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """What a folder holds, by path in it; of no folder nothing."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class _Known:
@@ -162,7 +174,9 @@ class _Crew:
         gpus = self._settings.tp if machine.gpus() else 0
         options = {"num_gpus": gpus, "num_cpus": 0, "scheduling_strategy": place["strategy"]}
         values = self._settings.model_dump() | {"workers": 0}
-        return self._ray.remote(Worker).options(**options).remote(values, [] if gpus else place["cores"], _folders())
+        cores = [] if gpus else place["cores"]
+        overlay = _contents(self._run_dir / OVERLAY)
+        return self._ray.remote(Worker).options(**options).remote(values, cores, _folders(), overlay)
 
     def _next(self, number: int, workers: Sequence[Any], busy: dict[Any, tuple[int, Launch]]) -> None:
         if not self._queues[number]:

@@ -80,7 +80,7 @@ def export(run_dir: Path, result: Mapping[str, Any]) -> list[dict[str, str]]:
         {"file": "units.json", "holds": "unit and meaning of every column"},
     ]
     fastest = fastest_row(result["cells"])
-    if fastest is not None:
+    if fastest is not None and fastest["command"]:  # an attached server was launched by somebody else
         artifacts.write_text(run_dir / "fastest.sh", launch_script(fastest))
         files.append({"file": "fastest.sh", "holds": f"launches {fastest['cell']}, the fastest cell"})
     if steps := adaptive_settings(result["cells"]):

@@ -16,7 +16,7 @@ from breakeven import telemetry, workload
 from breakeven.config import SweepSettings
 from breakeven.launch.design import Arm, plan_arms
 from breakeven.server import Server
-from breakeven.sweep import search
+from breakeven.sweep import expectations
 
 ANSWER_TOKENS = 48
 FEWEST_TOKENS = 16  # an answer that ends before says little about a step
@@ -24,7 +24,7 @@ FEWEST_TOKENS = 16  # an answer that ends before says little about a step
 
 def wanted_rows(arms: Iterable[Arm], streams: Iterable[int], most: int) -> list[int]:
     """Rows of the forwards that verify the chains of these arms, ``most`` at the most."""
-    lengths = {each.drafts for each in search.candidates(arms) if each.drafts}
+    lengths = {each.drafts for each in expectations.candidates(arms) if each.drafts}
     return sorted({n * (drafts + 1) for n in streams for drafts in lengths if n * (drafts + 1) <= most})
 
 

@@ -17,7 +17,7 @@ from breakeven import artifacts, telemetry, workload
 from breakeven.config import SweepSettings
 from breakeven.errors import UserError, one_line
 from breakeven.launch.design import Arm, Condition, Launch, plan_conditions
-from breakeven.launch.serving import Serving
+from breakeven.launch.serving import Serving, file_name
 from breakeven.server import LaunchFailure, Server
 from breakeven.sweep import forwards
 from breakeven.workload import profiling
@@ -47,8 +47,10 @@ class Workload:
     def chosen(cls, settings: SweepSettings, encode: Callable[[str], list[int]]) -> Workload:
         """Raises UserError for a bad file, an unknown kind, too few prompts and prompts longer than the context."""
         shipped = settings.prompts == "shipped"
-        prompts = workload.load_prompts(None if shipped else artifacts.project_root() / settings.prompts)
-        conditions = plan_conditions(settings.concurrency, settings.temperature, settings.context_tokens)
+        prompts = workload.load_prompts(None if shipped else artifacts.located(settings.prompts))
+        conditions = plan_conditions(
+            settings.concurrency, settings.temperature, settings.context_tokens, settings.max_running_requests
+        )
         per_kind, kinds = settings.prompts_per_kind, settings.kinds or None
         *warm_up, traced = workload.warm_up(prompts)
         batches = []
@@ -115,7 +117,7 @@ class Measurement:
         """The rows of one launch, one per condition; of one that failed the rows say so."""
         attempt = self.store.new_attempt(launch)
         fixed = {"restart": launch.restart, "launch": attempt, **arm_columns(launch.arm)}
-        pinned = pinned_length(self.serving.variables_of(launch.arm))
+        pinned = pinned_length(self.serving.whole_environment(launch.arm))
         if launch.arm.drafter is not None and pinned is not None:
             fixed["accept_length_pinned"] = pinned
         rows = {batch.condition: cell_columns(launch.arm, batch.condition) | fixed for batch in self.load.batches}
@@ -154,7 +156,7 @@ class Measurement:
                     row |= {"canary": canaries(client, samples, self.store.outputs(reference))}
             alone = next((row for condition, row in rows.items() if condition.concurrency == 1), None)
             if alone is not None:
-                folder = self.serving.run_dir / "traces" / alone["launch"].replace("/", "_")
+                folder = self.serving.run_dir / "traces" / file_name(alone["launch"])
                 traced, steps = self.load.traced, self.settings.profile_steps
                 alone |= profiling.cycle_shares(server.base_url, client, traced, steps, folder, self.serving.host)
                 if arm.name == arm.baseline and not alone["restart"]:
@@ -188,13 +190,7 @@ class Measurement:
 
 
 SAMPLE_KEYS = (
-    "cell",
-    "restart",
-    "launch",
-    "variant",
-    "concurrency",
-    "temperature",
-    "context_tokens",
+    *("cell", "restart", "launch", "variant", "concurrency", "temperature", "context_tokens"),
     "accept_length_pinned",
 )
 
@@ -224,7 +220,7 @@ def arm_columns(arm: Arm) -> dict[str, Any]:
     }
 
 
-def pinned_length(environment: dict[str, str]) -> float | None:
+def pinned_length(environment: Mapping[str, str]) -> float | None:
     """The accept length that SGLang is told to simulate, None where it is the drafter's own."""
     for name in PINS:
         try:

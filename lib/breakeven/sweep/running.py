@@ -7,7 +7,7 @@ that a sweep that was cut off goes on where it stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 from breakeven.config import SweepSettings
 from breakeven.costs import formulas
 from breakeven.errors import UserError
+from breakeven.holding import held
 from breakeven.launch import preflight, unlaunched
-from breakeven.launch.design import Arm, Launch, Variant, plan_arms, plan_launches
+from breakeven.launch.design import Arm, Launch, Variant, plan_arms, plan_conditions, plan_launches
 from breakeven.launch.serving import Serving, end_leftovers
 from breakeven.server import attach
-from breakeven.sweep import cluster, forecast, search
+from breakeven.sweep import cluster, expectations, forecast, search
 from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, Workload, lost_connection, pinned_length
 from breakeven.sweep.store import Store
 
@@ -48,7 +49,15 @@ DECISION_COLUMNS = {"after_launches": "after launches", "action": "decision", "c
 
 
 def plan(settings: SweepSettings) -> list[Launch]:
-    """Every launch of the grid in its order; a search takes some of them. Raises UserError for what can't be run."""
+    """Every launch of the grid in its order; a search takes some of them. Raises UserError for what can't be run.
+
+    Of a server that runs already it is one, see `attach.as_it_runs`; how many requests it takes is for it to say.
+    """
+    if settings.host.startswith(attach.PREFIX):
+        return plan_launches(plan_arms([]), restarts=1)
+    if settings.workers and settings.search:
+        raise UserError("workers: a search decides launch by launch; set search: false, or workers: 0")
+    plan_conditions(settings.concurrency, settings.temperature, settings.context_tokens, settings.max_running_requests)
     return plan_launches(plan_arms(settings.drafters, settings.variants, aa_pair=settings.aa_pair), settings.restarts)
 
 
@@ -56,21 +65,26 @@ def run_sweep(settings: SweepSettings, run_dir: Path, say: Say = print) -> dict[
     """Measure every launch that the run folder does not hold yet; returns what ``cells.json`` holds.
 
     A launch that fails is a row with its failure class; the sweep goes on. One that was lost with the connection to
-    its host is made again. Raises UserError when the folder holds another sweep's results (with ``resume``),
+    its host is made again. Raises UserError for what can't be launched, before anything is, when another process works
+    on the folder, and when it holds another sweep's results (with ``resume``);
     ConnectionError when the host is out of reach, and RuntimeError when no launch of a baseline succeeded.
     """
     if not unlaunched.serves(settings):
         return unlaunched.SWEEP
+    with held(run_dir):
+        return _run(settings, run_dir, say)
+
+
+def _run(settings: SweepSettings, run_dir: Path, say: Say) -> dict[str, Any]:
     began = time.monotonic()
     settings = attach.as_it_runs(settings, say)
     launches = plan(settings)
-    if settings.workers and settings.search:
-        raise UserError("workers: a search decides launch by launch; set search: false, or workers: 0")
     serving = Serving.prepare(settings, run_dir, say)
-    if settings.search:
-        _refuse_pinned(serving, [each.arm for each in launches])
+    arms = list({each.arm.name: each.arm for each in launches}.values())
     workload = Workload.chosen(settings, serving.encode)
-    preflight.refuse_errors(serving.preflight(list({each.arm.name: each.arm for each in launches}.values())))
+    preflight.refuse_errors(serving.preflight(arms))
+    serving.refuse_unbuildable(arms)
+    refuse_pinned(arms, serving.whole_environment, search=settings.search)
     end_leftovers(run_dir, say, serving.host)
     store = Store(run_dir, _plan(settings), resume=settings.resume, host=serving.host)
     measurement = Measurement(settings, serving, workload, store, say)
@@ -132,9 +146,10 @@ def _plan(settings: SweepSettings) -> dict[str, Any]:
     )
 
 
-def _refuse_pinned(serving: Serving, arms: Sequence[Arm]) -> None:
+def refuse_pinned(arms: Iterable[Arm], environment_of: Callable[[Arm], Mapping[str, str]], *, search: bool) -> None:
+    """A pinned accept length can't be searched with; one that is no number is refused whatever is planned."""
     for arm in arms:
-        if pinned_length(serving.variables_of(arm)) is not None:
+        if pinned_length(environment_of(arm)) is not None and arm.drafter is not None and search:
             raise UserError(
                 f"search: the accept length of {arm.name} is pinned, so its longest chain tells nothing about shorter "
                 "ones; set search: false"
@@ -156,15 +171,18 @@ def _searched(settings: SweepSettings, launches: Sequence[Launch], store: Store,
     baselines = list(dict.fromkeys(arm.baseline for arm in arms.values()))
     tried: set[tuple[str, int]] = set()
     while True:
-        lost = {arm for arm, restart in tried if not _has_figure(store, arm, restart)}
+        measured = {(row["arm"], row["restart"]) for row in store.rows if row["status"] == "ok"}
+        lost = {arm for arm, restart in tried | measured if not _has_figure(store, arm, restart)}
         results = results_of(store)
         decisions = []
         for baseline in baselines:
-            rivals = search.candidates(arm for arm in arms.values() if arm.baseline == baseline)
+            rivals = expectations.candidates(arm for arm in arms.values() if arm.baseline == baseline)
             own = [each for each in results if arms[each.arm].baseline == baseline]
             twin = settings.aa_pair and baseline == baselines[0]
             decision = search.decide(baseline, rivals, own, lost, settings.restarts, twin=twin)
-            store.conclude_for(baseline, search.dropped(rivals, own, lost), map(asdict, search.outlook(rivals, own)))
+            store.conclude_for(
+                baseline, search.dropped(rivals, own, lost), map(asdict, expectations.outlook(rivals, own))
+            )
             if decision is not None:
                 decisions.append((len(own), decision))
         if not decisions:
@@ -174,7 +192,8 @@ def _searched(settings: SweepSettings, launches: Sequence[Launch], store: Store,
         if (launch.arm.name, launch.restart) in tried:
             raise RuntimeError(f"the search asks for {launch.key} again, which has just been measured")
         tried.add((launch.arm.name, launch.restart))
-        say(f"launch {store.launches + 1}, of at most {len(launches)}: {launch.key}; {decision.why}")
+        left = store.time_left(sum(not store.holds(each) for each in launches), "at most about")
+        say(f"launch {store.launches + 1}, of at most {len(launches)}: {launch.key}{left}; {decision.why}")
         store.decide(
             {"action": decision.action, "cell": decision.arm, "restart": decision.restart, "why": decision.why}
         )
@@ -185,7 +204,7 @@ def _has_figure(store: Store, arm: str, restart: int) -> bool:
     return any((row["arm"], row["restart"]) == (arm, restart) and row.get("tok_s") for row in store.rows)
 
 
-def results_of(store: Store) -> list[search.Result]:
+def results_of(store: Store) -> list[expectations.Result]:
     """What a search needs of the launches so far: rate, cycle, and the accept length of every shorter chain."""
     by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for sample in store.samples():
@@ -202,7 +221,7 @@ def results_of(store: Store) -> list[search.Result]:
             tokens = [each["completion_tokens"] - 1 for each in mine]
             lengths = tuple(float(x) for x in formulas.accept_length_by_chain_over_requests(histograms, tokens))
         results.append(
-            search.Result(
+            expectations.Result(
                 row["arm"],
                 row["restart"],
                 row["condition"],
@@ -235,6 +254,8 @@ def plan_in_words(settings: SweepSettings) -> str:
     if not unlaunched.serves(settings):
         return unlaunched.WORDS
     launches = plan(settings)
+    if settings.host.startswith(attach.PREFIX):
+        return "1 server, which runs already: its baseline is measured once; drafters, variants, restarts are left out."
     servers = f"{len({each.arm.name for each in launches})} servers to compare, {settings.restarts} restarts"
     if settings.search:
         return f"{servers}: the whole grid would be {len(launches)} launches; the search takes those that could matter."

@@ -1,11 +1,6 @@
 """Which launch a sweep needs next, from what it has measured: most of a grid can be told from a few servers.
 
-Chains that differ in length alone are a family. Its longest chain tells the accept length of every shorter one
-(`accept_length_by_chain_over_requests`). A cycle is the target's forward over the chain's rows and a rest: drafts
-and the host. The forward is jagged (kernels change with the shape), so it is measured, on the baseline's server with as
-many requests in flight as the chain has rows; the rest is interpolated between measured lengths, and below the
-shortest it lies between proportional to the drafts and the same. Where no forward was measured the whole cycle is
-interpolated. The margin follows from how badly that did in this very family. A chain is left unmeasured only when it
+The ends of a family tell of what lies between them (`expectations`). A chain is left unmeasured only when it
 can't win even with the whole margin in its favour; the winner, the best of each algorithm and the winner's
 neighbours, unless they are far behind even so, are measured, never predicted.
 
@@ -14,47 +9,25 @@ Everything here is a pure function of the results: a sweep that was cut off deci
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from breakeven.costs.formulas import cost_at
-from breakeven.launch.design import TWIN, Arm
+from breakeven.launch.design import TWIN
+from breakeven.sweep.expectations import (
+    Candidate,
+    Outlook,
+    Result,
+    expect,
+    families,
+    fastest,
+    forwards_are_known,
+    outlook,
+    rate,
+)
 
 WORTH_A_LAUNCH = 0.02  # a candidate that can't be faster than the best by more is dropped
 FAR_BEHIND = 0.10  # a neighbour of the fastest that stays behind it by more, at its best, needs no launch
-MARGIN_UNKNOWN = 0.10  # of an interpolated cycle, before a family has shown how jagged it is
-MARGIN_OF_REST = 0.05  # the same where the target's forward is measured and the rest alone is told from other lengths
-MARGIN_LEAST = 0.03
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An arm that speculates. ``drafts`` is its chain's length; None for a tree, which no other arm tells about."""
-
-    arm: str
-    algorithm: str
-    family: str
-    drafts: int | None
-
-
-@dataclass(frozen=True)
-class Result:
-    """One launch of an arm under one condition. ``lengths[k]`` is the accept length that k drafts would have had.
-
-    ``streams``: requests in flight. A verify of k drafts is a forward of ``streams * (k + 1)`` rows. A baseline may
-    tell ``forward_ms``, milliseconds of the target's forward by its rows.
-    """
-
-    arm: str
-    restart: int
-    condition: str
-    tok_s: float
-    cycle_ms: float | None = None
-    lengths: tuple[float, ...] = ()
-    streams: int = 1
-    forward_ms: Mapping[int, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -65,40 +38,6 @@ class Decision:
     restart: int
     action: str
     why: str
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What is known of a candidate under one condition; rates per stream in tok/s, None where nothing bounds them.
-
-    ``source``: measured, interpolated between measured lengths, bounded from above by a longer one, or unknown.
-    """
-
-    arm: str
-    condition: str
-    source: str
-    accept_length: float | None = None
-    cycle_ms: float | None = None
-    margin: float = 0.0
-    tok_s: float | None = None
-    tok_s_at_best: float | None = None
-
-
-def candidates(arms: Iterable[Arm]) -> list[Candidate]:
-    """The arms that speculate, with their families."""
-    return [_candidate(arm) for arm in arms if arm.drafter is not None]
-
-
-def _candidate(arm: Arm) -> Candidate:
-    drafter = arm.drafter
-    assert drafter is not None
-    if drafter.algorithm == "NGRAM":
-        drafts = (drafter.draft_tokens or 0) - 1 if drafter.breadth == 1 else None
-    else:
-        drafts = drafter.steps if drafter.topk == 1 else None
-    shared = replace(drafter, steps=None, draft_tokens=None)
-    family = f"{arm.variant.name}: {shared}" if drafts else f"{arm.variant.name}: {drafter}"
-    return Candidate(arm.name, drafter.algorithm, family, drafts)
 
 
 def decide(
@@ -114,8 +53,9 @@ def decide(
 
     First the ends of every family; then whatever could still be the fastest, the most promising first. Further restarts
     repeat the baseline, the fastest and the best of each algorithm, the order reversed in every second one; then come
-    the neighbours of what is the fastest over all its restarts. ``twin`` adds the baseline's A/A twin to every restart.
-    Arms that ``failed`` are no longer asked for.
+    the neighbours of what is the fastest over all its restarts, in the last restart: its baseline ran most recently,
+    and a machine drifts. ``twin`` adds the baseline's A/A twin to every restart. Arms that ``failed`` are no longer
+    asked for.
     """
     lost = set(failed)
     alive = [each for each in arms if each.arm not in lost]
@@ -128,14 +68,8 @@ def decide(
         _ends(alive, results)
         or _promising(alive, results)
         or _repeats(baseline, alive, results, lost, restarts, twin=twin)
-        or _neighbours(alive, results)
+        or _neighbours(alive, results, restarts)
     )
-
-
-def outlook(arms: Sequence[Candidate], results: Sequence[Result]) -> list[Outlook]:
-    """What is known or expected of every candidate under every condition that was measured."""
-    conditions = list(dict.fromkeys(each.condition for each in results))
-    return [_expect(each, arms, results, condition) for condition in conditions for each in arms]
 
 
 def dropped(arms: Sequence[Candidate], results: Sequence[Result], failed: Iterable[str]) -> list[dict[str, Any]]:
@@ -145,7 +79,7 @@ def dropped(arms: Sequence[Candidate], results: Sequence[Result], failed: Iterab
     for condition in dict.fromkeys(each.condition for each in results):
         leader = fastest(arms, results, condition)
         for each in arms:
-            expected = _expect(each, arms, results, condition)
+            expected = expect(each, arms, results, condition)
             if expected.source == "measured" or each.arm in lost or leader is None or not expected.tok_s_at_best:
                 continue
             why = (
@@ -157,30 +91,17 @@ def dropped(arms: Sequence[Candidate], results: Sequence[Result], failed: Iterab
     return rows
 
 
-def fastest(arms: Sequence[Candidate], results: Sequence[Result], condition: str) -> str | None:
-    """The candidate with the highest mean rate under a condition."""
-    measured = [each.arm for each in arms if rate(results, each.arm, condition)]
-    return max(measured, key=lambda arm: rate(results, arm, condition), default=None)
-
-
-def rate(results: Sequence[Result], arm: str, condition: str) -> float:
-    """Mean tok/s of an arm's launches; 0 where there is none."""
-    rates = [each.tok_s for each in results if (each.arm, each.condition) == (arm, condition)]
-    return fmean(rates) if rates else 0.0
-
-
 # --- the stages -----------------------------------------------------------------------------------------------------
 
 
 def _ends(arms: Sequence[Candidate], results: Sequence[Result]) -> Decision | None:
-    families = _families(arms)
     measured = {each.arm for each in results}
     for end, why in (
         (-1, "the longest chain of its family: its accepted drafts tell the accept length of every shorter one"),
         (0, "the shortest chain of its family: cycles between the two ends can be interpolated"),
     ):
-        for family in families:
-            if end == 0 and _forwards_are_known(family, results):
+        for family in families(arms):
+            if end == 0 and forwards_are_known(family, results):
                 continue
             if family[end].arm not in measured:
                 text = why if family[end].drafts else "a tree: no other arm tells about it"
@@ -212,20 +133,20 @@ def _hope_in_words(expected: Outlook, leader: str, bar: float) -> str:
     )
 
 
-def _neighbours(arms: Sequence[Candidate], results: Sequence[Result]) -> Decision | None:
+def _neighbours(arms: Sequence[Candidate], results: Sequence[Result], restarts: int) -> Decision | None:
     measured = {each.arm for each in results}
     for condition in dict.fromkeys(each.condition for each in results):
         leader = fastest(arms, results, condition)
-        for family in _families(arms):
+        for family in families(arms):
             names = [each.arm for each in family]
             if leader not in names:
                 continue
             place = names.index(leader)
             bar = rate(results, leader, condition) * (1 - FAR_BEHIND)
             for each in family[max(0, place - 1) : place + 2]:
-                at_best = _expect(each, arms, results, condition).tok_s_at_best
+                at_best = expect(each, arms, results, condition).tok_s_at_best
                 if each.arm not in measured and (at_best is None or at_best > bar):
-                    return Decision(each.arm, 0, "confirm", f"neighbour of the fastest, {leader}")
+                    return Decision(each.arm, restarts - 1, "confirm", f"neighbour of the fastest, {leader}")
     return None
 
 
@@ -235,7 +156,7 @@ def _repeats(
     again = [baseline.removesuffix("baseline") + TWIN] if twin else []
     done = {(each.arm, each.restart) for each in results}
     for restart in range(restarts):
-        wanted = [baseline, *_finalists(arms, results), *again] if restart else [baseline, *again]
+        wanted = [baseline, *_finalists(arms, results), *again]
         for name in wanted if restart % 2 == 0 else reversed(wanted):
             if (name, restart) not in done and name not in lost:
                 return Decision(name, restart, "confirm", _why_again(name, baseline, again, restart))
@@ -259,112 +180,3 @@ def _finalists(arms: Sequence[Candidate], results: Sequence[Result]) -> list[str
             if best:
                 names.setdefault(best)
     return list(names)
-
-
-# --- expectations ---------------------------------------------------------------------------------------------------
-
-
-def _families(arms: Sequence[Candidate]) -> list[list[Candidate]]:
-    families: dict[str, list[Candidate]] = {}
-    for each in arms:
-        families.setdefault(each.family, []).append(each)
-    return [sorted(family, key=lambda each: each.drafts or 0) for family in families.values()]
-
-
-def _expect(candidate: Candidate, arms: Sequence[Candidate], results: Sequence[Result], condition: str) -> Outlook:
-    mine = [each for each in results if (each.arm, each.condition) == (candidate.arm, condition)]
-    if mine:
-        own = [each.cycle_ms for each in mine if each.cycle_ms]
-        mean_rate, cycle_ms = fmean(each.tok_s for each in mine), fmean(own) if own else None
-        length = mean_rate * cycle_ms / 1000 if cycle_ms else None
-        return Outlook(candidate.arm, condition, "measured", length, cycle_ms, 0.0, mean_rate, mean_rate)
-    family = {each.arm: each.drafts for each in arms if each.family == candidate.family}
-    here = [each for each in results if each.condition == condition and each.arm in family]
-    length = _length(candidate.drafts, here)
-    cycle = _cycle(candidate.drafts, _cycles(family, here), _forwards(results, condition))
-    if length is None or cycle is None:
-        return Outlook(candidate.arm, condition, "unknown")
-    source, expected_ms, least_ms = cycle
-    rates = 1000 * length / expected_ms, 1000 * length / least_ms
-    return Outlook(candidate.arm, condition, source, length, expected_ms, 1 - least_ms / expected_ms, *rates)
-
-
-def _cycle(
-    drafts: int | None, cycles: Mapping[int, float], forward_ms: Mapping[int, float]
-) -> tuple[str, float, float] | None:
-    """How a chain's cycle is told from those of its family, its expected and its least milliseconds; None where nothing
-    bounds it.
-
-    ``forward_ms``: the target's forward by the chain's drafts.
-    """
-    if not drafts or not cycles:
-        return None
-    if {drafts, *cycles} <= forward_ms.keys():
-        rests = _rests(cycles, forward_ms)
-        shortest = min(rests)
-        rest = rests[shortest] if drafts < shortest else cost_at(rests, drafts).cycle_ms
-        if rest is None:
-            return None
-        least = rest * drafts / shortest if drafts < shortest else rest
-        margin = _margin(cycles, forward_ms, MARGIN_OF_REST)
-        source = "bounded" if drafts < shortest else "interpolated"
-        return source, forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
-    whole = cost_at(cycles, drafts).cycle_ms
-    return None if whole is None else ("interpolated", whole, whole * (1 - _margin(cycles, {}, MARGIN_UNKNOWN)))
-
-
-def _rests(cycles: Mapping[int, float], forward_ms: Mapping[int, float]) -> dict[int, float]:
-    """Milliseconds of each cycle that are not the forward: many requests cost a little more than one with as many
-    rows, so that a forward may come out longer than the whole cycle; then nothing is left."""
-    return {drafts: max(0.0, cycle - forward_ms.get(drafts, 0.0)) for drafts, cycle in cycles.items()}
-
-
-def _forwards(results: Sequence[Result], condition: str) -> dict[int, float]:
-    """Milliseconds of the target's forward by the drafts that it verifies under a condition, as far as measured.
-
-    Between two measured numbers of rows it is interpolated.
-    """
-    streams = next((each.streams for each in results if each.condition == condition), 1)
-    by_rows = {rows: ms for each in results for rows, ms in each.forward_ms.items()}
-    if not by_rows:
-        return {}
-    rows = (n for n in range(min(by_rows), max(by_rows) + 1) if n % streams == 0)
-    return {n // streams - 1: ms for n in rows if (ms := cost_at(by_rows, n).cycle_ms) is not None}
-
-
-def _forwards_are_known(family: Sequence[Candidate], results: Sequence[Result]) -> bool:
-    conditions = {each.condition for each in results}
-    return all({each.drafts for each in family} <= _forwards(results, condition).keys() for condition in conditions)
-
-
-def _length(drafts: int | None, family: Sequence[Result]) -> float | None:
-    """Accept length with so many drafts, told by the longest chain that ran; None where none was long enough."""
-    longest = max((len(each.lengths) for each in family), default=0)
-    if drafts is None or drafts >= longest:
-        return None
-    return fmean(each.lengths[drafts] for each in family if len(each.lengths) == longest)
-
-
-def _cycles(family: dict[str, int | None], results: Sequence[Result]) -> dict[int, float]:
-    by_drafts: dict[int, list[float]] = {}
-    for each in results:
-        drafts = family[each.arm]
-        if drafts and each.cycle_ms:
-            by_drafts.setdefault(drafts, []).append(each.cycle_ms)
-    return {drafts: fmean(values) for drafts, values in by_drafts.items()}
-
-
-def _margin(cycles: Mapping[int, float], forward_ms: Mapping[int, float], unknown: float) -> float:
-    """Share of an interpolated cycle by which it may be too long, from the worst miss at the known lengths.
-
-    Twice that where the forward, which is what jumps, is interpolated too.
-    """
-    lengths = sorted(cycles)
-    misses = []
-    for left, middle, right in zip(lengths, lengths[1:], lengths[2:], strict=False):
-        rests = _rests({each: cycles[each] for each in (left, right)}, forward_ms)
-        between = cost_at(rests, middle).cycle_ms
-        assert between is not None
-        expected = forward_ms.get(middle, 0.0) + between
-        misses.append(abs(cycles[middle] - expected) / expected)
-    return min(0.5, max(MARGIN_LEAST, max(misses) * (1 if forward_ms else 2))) if misses else unknown

@@ -17,8 +17,14 @@ from breakeven import artifacts, machine
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL, Host
 from breakeven.launch.design import Launch
+from breakeven.launch.serving import file_name
 from breakeven.progress import clock
 
+FILES = (
+    *("cells.json", "samples.jsonl", "forecast.json", "launches.csv", "launches.parquet", "requests.parquet"),
+    *("units.json", "fastest.sh", "adaptive.json"),
+)
+"""What notebook 04 leaves in a run folder, but for logs and traces: these carry the name of their launch."""
 PARTS: dict[str, type] = {"plan": dict, "machine": dict, "cells": list, "search": list}
 """What of ``cells.json`` a sweep goes on from, and its type."""
 ROW_KEYS = frozenset(("arm", "cell", "launch", "order", "restart", "seconds", "status"))
@@ -32,6 +38,7 @@ class Store:
     """
 
     def __init__(self, run_dir: Path, plan: Mapping[str, Any], *, resume: bool, host: Host = LOCAL) -> None:
+        self._run_dir = run_dir
         self._cells = run_dir / "cells.json"
         self._samples = run_dir / "samples.jsonl"
         self._plan = json.loads(json.dumps(plan))
@@ -54,10 +61,12 @@ class Store:
         return bool(rows) and all(row["status"] == "ok" for row in rows)
 
     def new_attempt(self, launch: Launch) -> str:
-        """A name for this launch that no earlier attempt has: what a crash left behind is never mixed in."""
+        """A name for this launch that no earlier attempt has, nor one of a sweep that was set aside: what a crash left
+        behind is never mixed in, and no log is overwritten."""
         known = {row["launch"] for row in (*self.rows, *self._sampled)}
         names = (f"{launch.key}.{number}" for number in itertools.count(1))
-        return next(name for name in names if name not in known)
+        logs = self._run_dir / "logs"
+        return next(name for name in names if name not in known and not (logs / f"{file_name(name)}.log").exists())
 
     def add(self, launch: Launch, rows: list[dict[str, Any]]) -> None:
         """Replace what the launch left before, and write."""
@@ -120,10 +129,10 @@ class Store:
     def launches(self) -> int:
         return len({row["launch"] for row in self.rows})
 
-    def time_left(self, launches: int) -> str:
-        """About how long so many launches will take, from those so far."""
+    def time_left(self, launches: int, how: str = "about") -> str:
+        """How long so many launches will take, from those so far."""
         spent = [row["seconds"] for row in {row["launch"]: row for row in self.rows}.values()]
-        return f", about {clock(launches * sum(spent) / len(spent))} left" if spent else ""
+        return f", {how} {clock(launches * sum(spent) / len(spent))} left" if spent else ""
 
     def content(self) -> dict[str, Any]:
         return {
@@ -158,7 +167,7 @@ class Store:
     def _set_aside(self) -> None:
         """Earlier results of this folder are renamed, never overwritten."""
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S.%f")
-        for path in (self._cells, self._samples):
+        for path in (self._run_dir / name for name in FILES):
             if path.exists():
                 path.rename(path.with_name(f"{path.stem}.before-{stamp}{path.suffix}"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,7 @@ def _trace(
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     there = host.place(folder)
+    earlier = frozenset(host.names(there))
     options = {
         "output_dir": str(there),
         "num_steps": steps,
@@ -198,30 +199,31 @@ def _trace(
         sample = client.generate(prompt, baseline=False)
         deadline = time.monotonic() + TRACE_TIMEOUT_S
         is_whole = 1 + _cycles(sample) >= steps  # the prefill counts as one
-        if not _appears(host, there, time.monotonic() + (STOPS_BY_ITSELF_S if is_whole else 0)):
+        if not _appears(host, there, earlier, time.monotonic() + (STOPS_BY_ITSELF_S if is_whole else 0)):
             http.post("/stop_profile").raise_for_status()  # the answer was shorter than the window
-    if not _appears(host, there, deadline):
+    if not _appears(host, there, earlier, deadline):
         raise TimeoutError(f"no trace appeared in {there} of {host.name} within {TRACE_TIMEOUT_S:.0f} s")
-    name = _complete(host, there, deadline)
+    name = _complete(host, there, earlier, deadline)
     host.bring(folder)
     return folder / name
 
 
-def _found(host: Host, folder: Path) -> list[str]:
-    return [name for name in host.names(folder) if name.endswith(".trace.json.gz")]
+def _found(host: Host, folder: Path, earlier: Set[str]) -> list[str]:
+    """The traces in a folder that were not there before this window."""
+    return [name for name in host.names(folder) if name.endswith(".trace.json.gz") and name not in earlier]
 
 
-def _appears(host: Host, folder: Path, deadline: float) -> bool:
-    while not _found(host, folder):
+def _appears(host: Host, folder: Path, earlier: Set[str], deadline: float) -> bool:
+    while not _found(host, folder, earlier):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.2)
     return True
 
 
-def _complete(host: Host, folder: Path, deadline: float) -> str:
+def _complete(host: Host, folder: Path, earlier: Set[str], deadline: float) -> str:
     """The trace's name, once its file has stopped growing: the server writes it after it appears."""
-    name, size = _found(host, folder)[0], -1
+    name, size = _found(host, folder, earlier)[0], -1
     while (now := host.size(folder / name)) != size or not size:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{name} is still being written")

@@ -1,0 +1,52 @@
+"""Which comparisons an answer is about: the best of a condition, what is still open beside it, which verdict counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+DECIDED = ("pays", "does-not-pay")
+BASELINE = "the baseline"
+
+
+def by_condition(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows by concurrency, temperature and prompt length, in the order in which these were measured."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["concurrency"], row["temperature"], row["context_tokens"])):
+        groups.setdefault((row["concurrency"], row["temperature"], row["context_tokens"]), []).append(row)
+    return list(groups.values())
+
+
+def best_of(judged: Sequence[Row]) -> Row:
+    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of all."""
+    for key in ("verdict", "verdict_same_prompts"):
+        paying = [row for row in judged if row[key] == "pays"]
+        if paying:
+            return max(paying, key=lambda row: row["speedup"]["estimate"])
+    return max(judged, key=lambda row: row["speedup"]["estimate"])
+
+
+def still_open(judged: Sequence[Row], best: Row) -> list[Row]:
+    """Where the best arm does not pay: those of its condition of which that is not shown, the most promising first."""
+    if "does-not-pay" not in (best["verdict"], best["verdict_same_prompts"]):
+        return []
+    key = decided_key(best)
+    alike = next(rows for rows in by_condition(judged) if best in rows)
+    return sorted((row for row in alike if row[key] not in DECIDED), key=lambda row: -row["speedup"]["estimate"])
+
+
+def reference_of(row: Row) -> str:
+    """The baseline that a row is compared with, in words."""
+    return str(row.get("reference", BASELINE))
+
+
+def decided_key(row: Row) -> str:
+    """The verdict that words rest on: for other prompts where that is known, else for these very prompts."""
+    these = row["verdict"] not in DECIDED and row["verdict_same_prompts"] in DECIDED
+    return "verdict_same_prompts" if these else "verdict"
+
+
+def deciding_interval(row: Row, key: str) -> Row:
+    """The interval that a verdict of this key (`decided_key`) rests on."""
+    return row["speedup" if key == "verdict" else "speedup_same_prompts"]  # type: ignore[no-any-return]
