@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL
 from breakeven.workload import profiling
-from breakeven.workload.profiling import Answer, untraced_cycle
+from breakeven.workload.profiling import Answer, held_against, untraced_cycle
 from breakeven.workload.prompts import Prompt
 
 DATA = Path(__file__).parent / "data"
@@ -82,16 +82,20 @@ def test_a_gpu_s_parts_are_its_work_within_the_unstretched_cycle(
     untraced = profile["untraced"]
     middle_ms = 6.0 + 0.02 * (16 + 63) / 2  # of cycles 16 to 63: those that the host's window of 64 counts
     assert untraced["cycle_ms"] == pytest.approx(middle_ms)
-    assert untraced["off"] == pytest.approx(profile["cycle_ms"] / middle_ms - 1)
+    assert profile["cycle_ms"] == untraced["cycle_ms"]
+    assert untraced["device_off"] == pytest.approx(profile["launched_ms"] / middle_ms - 1)
+    assert untraced["host_off"] == pytest.approx(profile["host_window_ms"] / middle_ms - 1)
+    assert profile["host_gap_ms"] == pytest.approx(middle_ms - profile["launched_ms"])
     assert profile["host_operator_us"] >= 0
 
 
-def test_without_the_host_s_window_the_traced_cycle_stands_in_and_the_reason_is_kept(
+def test_without_the_host_s_window_the_device_alone_is_held_against_the_cycle_and_the_reason_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     profile = profile_of(monkeypatch, tmp_path, {"both": H200 / "decode.trace.json.gz"})
-    assert profile["cycle_ms"] == profile["traced_cycle_ms"]
+    assert profile["cycle_ms"] == profile["untraced"]["cycle_ms"]
     assert "no annotation" in profile["host_window"]
+    assert profile["untraced"]["nearer"] == "device" and "host_off" not in profile["untraced"]
     assert list(profile["shares"]) == ["target forward", "other"]
 
 
@@ -149,6 +153,25 @@ def test_two_answers_of_one_length_give_time_over_cycles() -> None:
     assert untraced_cycle([]) == {}
 
 
+@given(device_ms=st.floats(1, 20), host_ms=st.floats(1, 20), recorder=st.floats(1, 2))
+def test_a_device_that_sets_the_pace_is_found_however_slow_the_recorder_makes_the_host(
+    device_ms: float, host_ms: float, recorder: float
+) -> None:
+    cycle_ms = max(device_ms, host_ms)  # the slower of the two
+    found = held_against(cycle_ms, device_ms, max(cycle_ms, host_ms * recorder))
+    assert abs(found["off"]) <= min(abs(found["device_off"]), abs(found["host_off"])) + 1e-12
+    if device_ms >= host_ms:
+        assert found["off"] == 0
+    assert found["off"] == found[f"{found['nearer']}_off"]
+
+
+def test_two_windows_of_an_h200_that_bound_its_cycle() -> None:
+    slowed = held_against(5.486, 5.349, 7.499)  # STANDALONE, one step: the recorder made the host the slower one
+    assert (slowed["nearer"], round(slowed["off"], 3)) == ("device", -0.025)
+    late = held_against(9.332, 10.738, 9.304)  # two GPUs: one's all-reduces wait for a late other, recorded
+    assert (late["nearer"], round(late["off"], 3)) == ("host", -0.003)
+
+
 def test_a_release_that_reports_no_times_is_traced_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -158,4 +181,5 @@ def test_a_release_that_reports_no_times_is_traced_all_the_same(
     monkeypatch.setattr(Answering, "generate", timeless)
     window = H200 / "standalone-3.trace.json.gz"
     profile = profile_of(monkeypatch, tmp_path, {"both": window, "host": window})
-    assert "untraced" not in profile and profile["cycle_ms"] > 0
+    assert "untraced" not in profile
+    assert profile["cycle_ms"] == profile["host_window_ms"]

@@ -80,6 +80,27 @@ def test_the_device_fits_into_the_cycle_of_the_log_though_the_profiled_cycle_doe
     assert compared["rest_ms"] == pytest.approx(compared["cycle_ms"] - compared["work_ms"])
 
 
+@pytest.mark.parametrize(("trace", "log", "fills"), [("decode", "base", 0.97), ("standalone-3", "sa3", 0.88)])
+def test_what_the_host_launched_fits_into_the_cycle_of_the_log_and_fills_a_step(
+    trace: str, log: str, fills: float
+) -> None:
+    cycle = read_log(H200 / f"{log}.log")["summary"][0]["cycle_ms"]
+    parts = cycle_parts(read_trace(H200 / f"{trace}.trace.json.gz"))
+    work_ms = sum(split["all"] for split in parts["work_ms"].values())
+    assert work_ms < parts["launched_ms"] < parts["cycle_ms"]
+    assert fills < parts["launched_ms"] / cycle < 1.03  # that drafter's host was the slower one
+
+
+def test_gaps_within_a_graph_are_the_device_s_and_gaps_between_launches_are_not() -> None:
+    events = cycles("step[VERIFY bs=1]", None)
+    for index in range(3):  # a second kernel of the verify's graph, 0.2 ms after the first
+        t = index * 10_000.0
+        events.append(launched("nvjet_sm90_z", t + 500, t + 5_200, t + 5_700, 2 * index)[1])
+    parts = cycle_parts(trace_of(events))
+    assert parts["launched_ms"] == pytest.approx(4.7 + 2)
+    assert parts["idle_ms"] == pytest.approx(10 - (4.5 + 2))
+
+
 def test_most_of_a_verify_is_matrix_products_and_one_gpu_reduces_nothing() -> None:
     trace = read_trace(H200 / "standalone-3.trace.json.gz")
     verify = cycle_parts(trace)["work_ms"]["verify"]
@@ -238,6 +259,7 @@ def test_parts_add_up_whatever_the_times_are(times: list[tuple[float, ...]]) -> 
     parts = cycle_parts(trace_of(events))
     assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
     assert parts["outside_ms"] == pytest.approx(0, abs=1e-6)
+    assert parts["launched_ms"] <= parts["cycle_ms"] * (1 + 1e-9)
     assert parts["n"] == len(times) - 1
 
 

@@ -52,8 +52,10 @@ def server_environment(base: Mapping[str, str], threads: int | None = None) -> d
     chosen = str(threads or base.get("OMP_NUM_THREADS") or default_threads())
     return {
         # A thread that waits for the others spins this often, then sleeps. OpenMP's default spins for longer: beside
-        # other busy processes on two cores a token took 2 to 4 s instead of 0.15 s. A user's own value counts.
-        "GOMP_SPINCOUNT": "20000",
+        # other busy processes on two cores a token took 2 to 4 s instead of 0.15 s. Beside one busy process the default
+        # model decodes 12 tok/s with 20000, 18 with 10000, 30 with 2000; alone 10000 costs nothing (64 and 66 against
+        # 63 to 65 tok/s), 2000 may cost a few per cent. A user's own value counts.
+        "GOMP_SPINCOUNT": "10000",
         **base,
         "PYTHONPATH": os.pathsep.join([str(SITE), *inherited]),
         "OMP_NUM_THREADS": chosen,

@@ -6,8 +6,9 @@ a part's time on the GPU is not its annotation's: each kernel is traced back by 
 launched it (a graph's kernels all carry the id of the graph's launch), and that call lies inside the annotation.
 
 A profiler slows the host down, most of all with Python stacks: a cycle of a trace is longer than one of the log. The
-parts of the GPU's work stay comparable; what lies between them (``other_ms``) does not, until it was held against the
-cycle from rate and accept length.
+parts of the GPU's work stay comparable, and so does what one call launched, from its first kernel to the end of its
+last (``launched_ms``). What lies between them (``other_ms``) does not, until it was held against the cycle from rate
+and accept length.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Trace:
     device: str  # gpu | cpu
     annotations: list[Span]  # outermost parts only, on the host, by start
     work: list[tuple[Span, int | None]]  # by start, with the index of the annotation that launched it
+    launches: list[Span]  # by start, what one call set going: a kernel, or all of a CUDA graph's; a CPU's operators
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,25 @@ def trace_of(events: Iterable[dict[str, Any]], *, name: str = "the trace") -> Tr
             (_span(event), None if moment is None else within(moment))
             for event, moment in zip(gpu, launches, strict=True)
         ]
+        set_going = _set_going(gpu)
     else:
         operators = _top_operators(event for event in by_category["cpu_op"] if event.get("tid") == thread)
         work = [(span, within(span.start_us)) for span in operators]
+        set_going = operators
     work.sort(key=lambda item: item[0].start_us)
-    return Trace("gpu" if gpu else "cpu", annotations, work)
+    return Trace("gpu" if gpu else "cpu", annotations, work, set_going)
+
+
+def _set_going(gpu: list[dict[str, Any]]) -> list[Span]:
+    """What each call of the host launched, from its first kernel to the end of its last, by start."""
+    by_call: dict[Any, list[Span]] = defaultdict(list)
+    for number, event in enumerate(gpu):
+        by_call[event.get("args", {}).get("correlation", ("unknown", number))].append(_span(event))
+    launches = [
+        Span(spans[0].name, min(span.start_us for span in spans), max(span.end_us for span in spans))
+        for spans in by_call.values()
+    ]
+    return sorted(launches, key=lambda span: span.start_us)
 
 
 def _span(event: dict[str, Any]) -> Span:
@@ -193,7 +209,9 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
     between are left out, and so is the last forward, whose end is not in the trace. ``other_ms`` is what the medians
     of the parts leave of the median cycle, so the parts add up to it. What is in it was measured as well:
     ``outside_ms``, the device's work beside all parts, and ``host_gap_ms``, when nothing ran; ``sum_residual`` is what
-    all five leave of the cycle, as a share. ``idle_ms`` is how long the device did nothing, within parts or between.
+    all five leave of the cycle, as a share. ``idle_ms`` is how long the device did nothing, within parts or between;
+    ``launched_ms`` how long anything was under way that the host had launched, gaps within a CUDA graph included (and
+    among several GPUs the wait for a late one).
     ``work_ms`` splits the device's busy time of each part by kind. Raises UserError when the trace holds no whole
     cycle.
     """
@@ -242,9 +260,15 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
     last = bisect.bisect_left(trace.work, end_us, key=lambda item: item[0].start_us)
     busy = [(span.start_us, min(span.end_us, end_us)) for span, _ in trace.work[first:last]]
     cycle_us = end_us - start_us
+    launched = [
+        (max(span.start_us, start_us), min(span.end_us, end_us))
+        for span in trace.launches
+        if span.end_us > start_us and span.start_us < end_us
+    ]
     return {
         "cycle_ms": cycle_us / 1000,
         **totals,
+        "launched_ms": _covered(launched) / 1000,
         "idle_ms": (cycle_us - _covered(busy)) / 1000,
         "host_gap_ms": (cycle_us - _covered([*busy, *spans])) / 1000,
         "outside_ms": (_covered([*busy, *spans]) - _covered(spans)) / 1000,

@@ -33,14 +33,15 @@ def cycle_shares(
 ) -> dict[str, Any]:
     """Trace ``steps`` forward passes of one request (its prefill is the first) and split the cycle into its parts.
 
-    Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "host_gap_ms", "n", "device", "work_ms", "sum_residual",
-    "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording a GPU's kernels stretches the cycle
-    (by 1.01 to 2.2 on an H200) and leaves the host slower, so that a window of the host alone goes before it there:
-    ``cycle_ms`` is its, the parts are the device's work, and ``host_gap_ms`` what that leaves. Around that window the
-    same request is sent without a profiler, and ``untraced`` holds the cycle that its times give (`untraced_cycle`),
-    with ``off``, what the window's is off from it as a share: a host that is the bottleneck is slowed by its profiler.
-    On a CPU, and where the host's window shows no cycle (``host_window`` says why), shares and cycle are those of the
-    one full window.
+    Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "host_gap_ms", "n", "device", "work_ms", "launched_ms",
+    "sum_residual", "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording stretches the cycle: a
+    GPU's kernels by 1.01 to 2.2 on an H200, and even the host alone by up to 1.37, where it is nearly as slow as the
+    device. So ``cycle_ms`` is that of the same request without a profiler (`untraced_cycle`), the parts are the
+    device's work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two
+    windows are held against that cycle in ``untraced``, see `held_against`: a longer one of the host alone, whose
+    period is ``host_window_ms``, and the full one. A release that reports no times leaves the host's period as the
+    cycle. On a CPU, and where there is neither, shares and cycle are those of the one full window; ``host_window`` says
+    why the host's shows no cycle.
 
     A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
     ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
@@ -65,19 +66,22 @@ def cycle_shares(
         "n": parts["n"],
         "device": parts["device"],
         "work_ms": parts["work_ms"],
+        "launched_ms": parts["launched_ms"],
         "sum_residual": parts["sum_residual"],
         "traced_cycle_ms": parts["cycle_ms"],
         "allreduce": traces.allreduce(trace),
         "fused": traces.fused_kernels(trace),
         "trace": str(trace_path.relative_to(folder.parent.parent)),
     }
+    if measured_ms := untraced.get("cycle_ms") or host_window.get("cycle_ms"):
+        profile |= _unstretched(parts, measured_ms)
     if "cycle_ms" in host_window:
-        profile |= _unstretched(parts, host_window)
-        if untraced:
-            untraced["off"] = host_window["cycle_ms"] / untraced["cycle_ms"] - 1
+        profile |= {"host_window": host_window["n"], "host_window_ms": host_window["cycle_ms"]}
+        profile["host_operator_us"] = host_window["operator_us"]
     elif "why" in host_window:
         profile["host_window"] = host_window["why"]
     if untraced:
+        untraced |= held_against(untraced["cycle_ms"], parts["launched_ms"], host_window.get("cycle_ms"))
         profile["untraced"] = untraced
     return {"profile": profile}
 
@@ -109,6 +113,22 @@ def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
         "cycles_ms": cycles_ms,
         "n": sum(each.cycles for each in answers[::2]),
     }
+
+
+def held_against(cycle_ms: float, launched_ms: float, host_ms: float | None) -> dict[str, Any]:
+    """How far two traced windows are off an untraced cycle, as shares: ``device_off`` and ``host_off``.
+
+    A cycle is as long as the slower of two takes: the device, to run what was launched, or the host, to launch it.
+    Recording leaves a launch as long as it is and slows the host, so that a period of the recorded host that is longer
+    than the cycle says nothing of the cycle; one as long as the cycle may be the host's own or its wait for the device.
+    ``off`` is the lesser of the two and ``nearer`` whose it is, device or host. Where both are far off, the host
+    without a recorder lies between the two, and the trace does not tell where.
+    """
+    off = {"device": launched_ms / cycle_ms - 1}
+    if host_ms is not None:
+        off["host"] = host_ms / cycle_ms - 1
+    nearer = min(off, key=lambda whose: abs(off[whose]))
+    return {**{f"{whose}_off": share for whose, share in off.items()}, "off": off[nearer], "nearer": nearer}
 
 
 def _span(client: Client, prompt: Prompt, window: int) -> tuple[int, ...]:
@@ -169,16 +189,15 @@ def _as_traced(parts: dict[str, Any]) -> dict[str, Any]:
     return {"shares": shares, "cycle_ms": parts["cycle_ms"], "host_gap_ms": parts["host_gap_ms"]}
 
 
-def _unstretched(parts: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
-    """Shares of the host window's cycle: the device's work in each part, and what is left."""
-    cycle_ms, work = host["cycle_ms"], parts["work_ms"]
+def _unstretched(parts: dict[str, Any], cycle_ms: float) -> dict[str, Any]:
+    """Shares of a cycle that was not stretched: the device's work in each part, and what is left."""
+    work = parts["work_ms"]
     names = {"draft": "draft", "draft_extend": "draft extend"}
     names["verify" if parts["speculative"] else "decode"] = _names(parts)["verify_ms"]
     shares = {name: work[kind]["all"] / cycle_ms for kind, name in names.items() if kind in work}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-    gap_ms = max(0.0, shares["other"] * cycle_ms - parts["outside_ms"])
-    unstretched = {"shares": shares, "cycle_ms": cycle_ms, "host_gap_ms": gap_ms}
-    return unstretched | {"host_window": host["n"], "host_operator_us": host["operator_us"]}
+    gap_ms = min(max(0.0, cycle_ms - parts["launched_ms"]), shares["other"] * cycle_ms)
+    return {"shares": shares, "cycle_ms": cycle_ms, "host_gap_ms": gap_ms}
 
 
 def _trace(
