@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from breakeven import sweep
@@ -85,7 +84,7 @@ def _from_root(value: Any, keywords: tuple[str, ...] = ("embedded",)) -> Any:
     if not isinstance(value, str) or value in keywords or value.startswith("pypi:") or not value.strip():
         return value
     path = located(value)
-    return from_root(path) if Path(path).exists() else value
+    return from_root(path) if path.exists() else value
 
 
 def _drafter_from_root(entry: Any) -> Any:

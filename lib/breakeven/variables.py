@@ -30,6 +30,11 @@ def check(parameter: str, value: Any) -> None:
             _check_arguments(entry.get("flags"), parameter)
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable or setting of that name holds what must not be written down."""
+    return bool(_SECRET.search(name))
+
+
 def _check_name(name: str, where: str) -> None:
     if not _NAME.fullmatch(name):  # not shown: it could be the secret itself
         raise UserError(f"{where} is no name of an environment variable (letters, digits and _, no digit first)")
@@ -38,7 +43,7 @@ def _check_name(name: str, where: str) -> None:
 def _check_environment(env: Any, where: str) -> None:
     for name, value in env.items() if isinstance(env, Mapping) else ():
         _check_name(str(name), f"{where}: {name!r}")
-        if _SECRET.search(str(name)) and value and not _REFERENCE.fullmatch(str(value)):
+        if is_secret(str(name)) and value and not _REFERENCE.fullmatch(str(value)):
             raise UserError(
                 f"{where}: {name} looks like a secret, and what stands here is written into the run's files; set it in "
                 f"the environment of this command and give its name: {name}: ${name}"
@@ -50,7 +55,7 @@ def _check_arguments(arguments: Any, where: str) -> None:
     for argument in arguments if isinstance(arguments, list) else ():
         *names, last = str(argument).split("=")
         for name in [*names, last] if last.startswith("--") else names:
-            if _SECRET.search(name.lstrip("-").replace("-", "_")):
+            if is_secret(name.lstrip("-").replace("-", "_")):
                 raise UserError(
                     f"{where}: {name} gives a secret, which would be written into every command; leave it out: servers "
                     "listen on loopback alone, and a token is given by its name (server_env: {HF_TOKEN: $HF_TOKEN})"

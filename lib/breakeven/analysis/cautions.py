@@ -138,8 +138,8 @@ def _cycle_estimates_differ(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict
         off = ((row.get("profile") or {}).get("untraced") or {}).get("off")
         if off is not None and abs(off) > TIE_BAND:
             text = (
-                f"{_launch(row)}: the traced cycle and the one that rate and accept length of the same request give "
-                f"differ by {abs(off):.1%}; its split is of a slower host"
+                f"{_launch(row)}: what the trace tells of the cycle and the one that rate and accept length of the "
+                f"same request give differ by {abs(off):.1%} at best: what sets the pace there is not known"
             )
             yield {"code": "cycle-estimates-differ", "text": text}
 

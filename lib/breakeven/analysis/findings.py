@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakeven.analysis.cautions import NEAR_TIE_NATS
-from breakeven.analysis.ranking import Row
+from breakeven.analysis.ranking import Row, of_one_condition
 from breakeven.analysis.wording import range_of, verdict_in_words
 
 
@@ -60,7 +60,6 @@ def _canary_sentence(compared: int, parted: Sequence[Row], drafters: str) -> str
 def by_kind_in_words(best: Row, by_kind: Sequence[Row]) -> list[str]:
     """On which kinds of prompt the best arm pays and on which not, and where another arm of its condition is faster;
     these prompts. Rows are of the contest: each beside the baseline that ``best`` is compared with."""
-    condition = ("concurrency", "temperature", "context_tokens")
     mine = sorted((row for row in by_kind if row["cell"] == best["cell"]), key=lambda row: -row["speedup"]["estimate"])
     if len(mine) < 2:
         return []
@@ -73,7 +72,7 @@ def by_kind_in_words(best: Row, by_kind: Sequence[Row]) -> list[str]:
     sentences = [f"By kind ({mine[0]['prompts']} prompts each, these alone): {best['drafter']} {'; '.join(told)}."]
     others = []
     for row in mine:
-        alike = [each for each in by_kind if all(each[name] == row[name] for name in ("kind", *condition))]
+        alike = [each for each in by_kind if each["kind"] == row["kind"] and of_one_condition(each, row)]
         first = max(alike, key=lambda each: each["speedup"]["estimate"])
         if (
             first["verdict_same_prompts"] == "pays"

@@ -8,14 +8,24 @@ from typing import Any
 Row = Mapping[str, Any]
 DECIDED = ("pays", "does-not-pay")
 BASELINE = "the baseline"
+_CONDITION = ("concurrency", "temperature", "context_tokens")
 
 
 def by_condition(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows by concurrency, temperature and prompt length, in the order in which these were measured."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["concurrency"], row["temperature"], row["context_tokens"])):
-        groups.setdefault((row["concurrency"], row["temperature"], row["context_tokens"]), []).append(row)
+    for row in sorted(rows, key=_condition_of):
+        groups.setdefault(_condition_of(row), []).append(row)
     return list(groups.values())
+
+
+def of_one_condition(first: Row, second: Row) -> bool:
+    """Whether two rows were measured at the same concurrency, temperature and prompt length."""
+    return _condition_of(first) == _condition_of(second)
+
+
+def _condition_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _CONDITION)
 
 
 def best_of(judged: Sequence[Row]) -> Row:

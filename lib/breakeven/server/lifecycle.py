@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from breakeven.server import readiness, surroundings
 from breakeven.server.command import LaunchSpec, build_command, contradiction
 from breakeven.telemetry import server_settings
 from breakeven.telemetry.failures import Failure, classify
+from breakeven.variables import is_secret
 
 Say = Callable[[str], None]
 
@@ -36,7 +36,6 @@ _CONNECTION_ADVICE = (
     "there is ended by its lease."
 )
 _CONTRADICTION_ADVICE = "The arm would not be what its name says: leave it out, or take a release that can keep it so."
-_SECRET = re.compile(r"(^|_)(key|token|secret|password)$", re.IGNORECASE)
 
 
 class LaunchFailure(Exception):  # noqa: N818  (it carries a Failure)
@@ -140,7 +139,7 @@ class Server:
             if answer.status_code == 404:  # before 0.5.6
                 answer = http.get("/get_server_info")
             content = answer.raise_for_status().json()
-        return {key: value for key, value in content.items() if not (_SECRET.search(key) and isinstance(value, str))}
+        return {key: value for key, value in content.items() if not (is_secret(key) and isinstance(value, str))}
 
     def stop(self) -> None:
         """End it: SIGTERM, then SIGKILL. Twice does no harm. Raises RuntimeError if anything is left."""
@@ -169,9 +168,7 @@ class Server:
     def record(self) -> dict[str, Any]:
         """As ``server.json`` holds it: what was asked for and what is in effect, start-up, proof of readiness."""
         requested = asdict(self.spec)
-        requested["env"] = {
-            name: "(hidden)" if _SECRET.search(name) else value for name, value in self.spec.env.items()
-        }
+        requested["env"] = {name: "(hidden)" if is_secret(name) else value for name, value in self.spec.env.items()}
         return {
             "status": "ready",
             "failure": None,
