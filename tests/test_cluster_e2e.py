@@ -62,7 +62,7 @@ def test_a_launch_that_a_worker_lost_with_its_connection_is_measured_again_three
         monkeypatch.setattr(cluster, "_places", lambda ray, workers: [{}])
         monkeypatch.setattr(cluster._Crew, "_hire", lambda self, place: worker)
         store = Store(folder, {}, resume=False)
-        settings, load = SweepSettings(workers=1), Workload([], [], Prompt("", "", "", 1))
+        settings, load = SweepSettings(workers=1), Workload([], Prompt("", "", "", 1))
         cluster._Crew(ray, settings, [launch], load, store, folder, said.append).work()
         return store
 
@@ -76,7 +76,7 @@ def test_a_launch_that_a_worker_lost_with_its_connection_is_measured_again_three
 def test_workers_serve_through_the_runs_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "overlay" / "changed").mkdir(parents=True)
     (tmp_path / "overlay" / "changed" / "a.py").write_text("fused = True")
-    settings, load = SweepSettings(workers=1, use_overlay=True), Workload([], [], Prompt("", "", "", 1))
+    settings, load = SweepSettings(workers=1, use_overlay=True), Workload([], Prompt("", "", "", 1))
     launch = Launch(Arm("baseline", None), 0)
 
     def prepared(settings: SweepSettings, folder: Path, say: Any) -> Serving:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -28,6 +26,7 @@ from safetensors.torch import save_file
 
 from breakeven.embedded import engine
 from breakeven.embedded.model import ensure_model
+from breakeven.hosts import processes
 
 pytestmark = pytest.mark.e2e
 
@@ -88,33 +87,22 @@ def tokens_of(answers: list[dict[str, Any]]) -> list[list[int]]:
 def serving(
     model: Path, tokenizer: Any, log: Path, *flags: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """A server with these flags, ready to answer; its whole process group is gone afterwards."""
+    """A server with these flags, ready to answer; nothing of it is left afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), "--port", str(port)]
     command += [*engine.server_flags(max_total_tokens=4096), "--context-length", "1024", "--max-running-requests", "8"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*command, *flags],
-            env=engine.server_environment(os.environ) | (environment or {}),
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    server = Server(port, tokenizer)
-    try:
+    own = engine.server_environment(os.environ) | (environment or {})
+    with processes.start([*command, *flags], env=own, log_path=log) as running:
+        server = Server(port, tokenizer)
         deadline = time.monotonic() + START_LIMIT_S
         while not is_healthy(port):
-            assert process.poll() is None, f"the server ended: {log.read_text(errors='replace')[-3000:]}"
+            assert running.alive(), f"the server ended: {log.read_text(errors='replace')[-3000:]}"
             assert time.monotonic() < deadline, f"the server is not ready after {START_LIMIT_S} s"
             time.sleep(0.5)
         assert server.ask("/server_info")["attention_backend"] == "intel_amx"
         yield server
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
 
 
 def is_healthy(port: int) -> bool:

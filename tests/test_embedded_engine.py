@@ -50,6 +50,17 @@ def test_threads_default_to_the_usable_cpus_up_to_a_limit(monkeypatch: pytest.Mo
         assert engine.server_environment({})["OMP_NUM_THREADS"] == expected
 
 
+@pytest.mark.parametrize(("cpus", "ranks", "threads"), [(2, 3, "1"), (16, 3, "2"), (8, 2, "4")])
+def test_ranks_share_the_cpus_and_each_is_named_one(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, ranks: int, threads: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
+    environment = engine.server_environment({}, ranks=ranks)
+    assert environment["OMP_NUM_THREADS"] == threads
+    assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == ranks
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in engine.server_environment({})
+
+
 def test_users_own_spin_count_is_kept() -> None:
     assert engine.server_environment({"GOMP_SPINCOUNT": "7"})["GOMP_SPINCOUNT"] == "7"
 

@@ -96,6 +96,7 @@ def test_every_arm_of_a_sweep_has_facts_of_its_own(tmp_path: Path) -> None:
         ("void sglang::cross_device_reduce_1stage<__nv_bfloat16, 2>", "custom"),
         ("flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<...>", "FlashInfer"),
         ("multimem_all_reduce_kernel<c10::BFloat16>", "symmetric memory"),
+        ("c10d::allreduce_", "Gloo"),
         ("some_all_reduce", "another"),
     ],
 )

@@ -25,7 +25,12 @@ H200 = DATA / "h200-sglang-0.5.17"
 
 
 def profile_of(
-    monkeypatch: pytest.MonkeyPatch, run_dir: Path, windows: dict[str, Path], *, on_gpu: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    run_dir: Path,
+    windows: dict[str, Path],
+    *,
+    on_gpu: bool = True,
+    most_ms: float | None = None,
 ) -> dict[str, Any]:
     """``cycle_shares`` with recorded traces in place of a server's: keyed by the first activity asked for."""
     asked = []
@@ -46,7 +51,8 @@ def profile_of(
     monkeypatch.setattr(profiling, "_on_gpu", lambda base_url: on_gpu)
     prompt = Prompt("p", "open chat", "Hello", 100)
     client: Any = Answering()
-    profile = profiling.cycle_shares("http://127.0.0.1:1", client, prompt, 8, run_dir / "traces" / "launch")["profile"]
+    folder = run_dir / "traces" / "launch"
+    profile = profiling.cycle_shares("http://127.0.0.1:1", client, prompt, 8, folder, most_ms=most_ms)["profile"]
     # the host alone goes first: recording the device leaves it slower
     assert asked == ([(["CPU"], 64)] if on_gpu else []) + [(["CPU", "GPU"], 8)]
     return profile
@@ -104,6 +110,25 @@ def test_a_cpu_needs_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert profile["device"] == "cpu"
     assert "host_window" not in profile and "untraced" not in profile
     assert sum(profile["shares"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("slow_answers", "rounds", "factor"), [(0, 1, 1.0), (8, 2, 1.0), (1000, 3, 1.3)])
+def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow_answers: int, rounds: int, factor: float
+) -> None:
+    measured, first = Answering.generate, 1  # an answer tells first how many cycles there are
+
+    def generate(self: Answering, prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+        sample = measured(self, prompt, baseline=baseline)
+        slow = first < len(self.asked) <= first + slow_answers
+        return sample | {"decode_s": sample["decode_s"] * (1.3 if slow else 1.0)}
+
+    monkeypatch.setattr(Answering, "generate", generate)
+    monkeypatch.setattr(profiling, "BETWEEN_ROUNDS_S", 0.0)
+    windows = {"both": H200 / "standalone-3.trace.json.gz"}
+    untraced = profile_of(monkeypatch, tmp_path, windows, most_ms=7.0)["untraced"]
+    assert untraced["rounds"] == rounds
+    assert untraced["cycle_ms"] == pytest.approx(factor * (6.0 + 0.02 * (16 + 63) / 2))
 
 
 @pytest.mark.parametrize("activities", [["CPU"], ["CPU", "GPU"]], ids=["host window", "full window"])

@@ -89,6 +89,20 @@ def test_more_in_flight_than_the_server_runs_is_refused(monkeypatch: pytest.Monk
         measuring.Workload.chosen(attached, list)
 
 
+def test_every_condition_is_warmed_up_as_it_is_measured_and_with_texts_of_its_own() -> None:
+    """SGLang compiles for a batch size and a way to sample when it first meets them."""
+    settings = SweepSettings(concurrency=[1, 4], temperature=[0.0, 0.7], kinds=["open chat"], prompts_per_kind=2)
+    load = measuring.Workload.chosen(settings, list)
+    first, *others = load.batches
+    assert len(first.warm_up) >= 1 and max(each.max_new_tokens for each in first.warm_up) > measuring.WARM_TOKENS
+    assert [len(each.warm_up) for each in others] == [each.condition.concurrency for each in others] == [1, 4, 4]
+    for batch in others:
+        assert all(each.max_new_tokens <= measuring.WARM_TOKENS for each in batch.warm_up)
+        assert len({each.prompt for each in batch.warm_up}) == len(batch.warm_up)
+    warmed = {each.prompt for batch in load.batches for each in batch.warm_up}
+    assert not warmed & {each.prompt for batch in load.batches for each in batch.prompts}
+
+
 def test_the_plan_of_an_attached_server_is_one_measurement() -> None:
     attached = SweepSettings(host="attach:http://127.0.0.1:30000", concurrency=[1, 64])
     assert [each.key for each in running.plan(attached)] == ["baseline.restart0"]
@@ -104,7 +118,7 @@ def test_a_pin_of_the_shell_counts_as_one(tmp_path: Path, monkeypatch: pytest.Mo
     drafters = [{"algorithm": "NGRAM", "draft_tokens": tokens, **more} for tokens, more in lengths.items()]
     settings = SweepSettings(engine="native", model="/m", drafters=drafters)
     serving = Serving(settings, tmp_path, LOCAL, Path("/m"), LOCAL.environ(), (), list)
-    load = measuring.Workload([], [measuring.Batch(design.Condition(), [], [])], Prompt("", "", "", 1))
+    load = measuring.Workload([measuring.Batch(design.Condition(), [], [], [])], Prompt("", "", "", 1))
 
     def no_server(self: Serving, name: str, *_: object) -> None:
         raise LaunchFailure(Failure("config", None, "it is a test", ""), tmp_path / "log")

@@ -40,22 +40,26 @@ def default_threads() -> int:
     return min(len(os.sched_getaffinity(0)), MOST_THREADS)
 
 
-def server_environment(base: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
+def server_environment(base: Mapping[str, str], threads: int | None = None, ranks: int = 1) -> dict[str, str]:
     """``base`` with what a server on the embedded engine needs.
 
-    ``threads`` is the number of threads it computes with; without it OMP_NUM_THREADS of ``base`` counts, or
-    ``default_threads()``. Raises UserError when this package is not installed: SGLang finds the plugin by its metadata.
+    ``threads`` is the number of threads that each of its ``ranks`` (tensor-parallel processes) computes with; without
+    it OMP_NUM_THREADS of ``base`` counts, or a fair share of ``default_threads()``. Raises UserError when this package
+    is not installed: SGLang finds the plugin by its metadata.
     """
     if not any(point.name == NAME for point in entry_points(group=GROUP)):
         raise UserError("SGLang can't find the embedded engine's plugin: breakeven is not installed; run `make setup`")
     inherited = [base["PYTHONPATH"]] if base.get("PYTHONPATH") else []
-    chosen = str(threads or base.get("OMP_NUM_THREADS") or default_threads())
+    chosen = str(threads or base.get("OMP_NUM_THREADS") or max(1, default_threads() // ranks))
+    # SGLang lets no more ranks than NUMA nodes start unless told a CPU for each; it binds them only with AMX
+    cpus = {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks)))} if ranks > 1 else {}
     return {
         # A thread that waits for the others spins this often, then sleeps. OpenMP's default spins for longer: beside
         # other busy processes on two cores a token took 2 to 4 s instead of 0.15 s. Beside one busy process the default
         # model decodes 12 tok/s with 20000, 18 with 10000, 30 with 2000; alone 10000 costs nothing (64 and 66 against
         # 63 to 65 tok/s), 2000 may cost a few per cent. A user's own value counts.
         "GOMP_SPINCOUNT": "10000",
+        **cpus,
         **base,
         "PYTHONPATH": os.pathsep.join([str(SITE), *inherited]),
         "OMP_NUM_THREADS": chosen,

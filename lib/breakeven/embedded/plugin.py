@@ -14,6 +14,7 @@ GROUP = "sglang.srt.plugins"
 NAME = "breakeven_embedded"  # as in pyproject.toml
 SWITCH = "BREAKEVEN_EMBEDDED_ENGINE"
 FALLBACKS = "sglang.srt.arg_groups.overrides._attention_backend_platform_fallbacks"
+GROUP_OF_RANKS = "sglang.srt.distributed.parallel_state.GroupCoordinator.__init__"
 LOAD_MODEL = "sglang.srt.model_loader.loader.DefaultModelLoader.load_model"
 
 
@@ -24,6 +25,7 @@ def load() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(FALLBACKS, keep_intel_amx, HookType.AROUND)
+    HookRegistry.register(GROUP_OF_RANKS, without_gpu_communicators, HookType.AROUND)
     HookRegistry.register(LOAD_MODEL, get_ready, HookType.AFTER)
 
 
@@ -36,6 +38,15 @@ def keep_intel_amx(original: Callable[[Any], dict[str, Any]], view: Any) -> dict
     if view.device == "cpu" and view.attention_backend == "intel_amx":
         return {}
     return original(view)
+
+
+def without_gpu_communicators(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Around the set-up of a group of ranks: they reduce through Gloo alone.
+
+    SGLang would build a communicator of NCCL wherever that is installed, which its own CUDA wheels bring along, and
+    fail on a CPU.
+    """
+    original(*args, **{**kwargs, "use_pynccl": False, "use_custom_allreduce": False})
 
 
 def get_ready(model: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -51,6 +51,7 @@ _KERNELS = (
     (re.compile(r"mscclpp", re.IGNORECASE), "MSCCL++"),
     (re.compile(r"quick_?reduce", re.IGNORECASE), "quick"),
     (re.compile(r"nccl", re.IGNORECASE), "NCCL"),
+    (re.compile(r"^c10d::"), "Gloo"),  # an operator, not a kernel: only a CPU's trace counts those
 )
 
 

@@ -58,7 +58,7 @@ class Serving:
             shipped = model.ensure_model(progress=say)
             model_path = host.ship(shipped)
         readable = shipped if settings.model == "embedded" else tokenizer_folder(host, model_path, run_dir)
-        environment = _embedded_environment(host) if embedded else host.environ()
+        environment = _embedded_environment(host, settings.tp) if embedded else host.environ()
         flags = tuple(engine.server_flags()) if embedded else ()
         return cls(settings, run_dir, host, model_path, environment, flags, workload.chat_encoder(readable))
 
@@ -186,14 +186,14 @@ def resolve_drafter(drafter: server.Drafter | None, host: Host = LOCAL) -> serve
     return replace(drafter, model=str(host.ship(folder)))
 
 
-def _embedded_environment(host: Host) -> dict[str, str]:
+def _embedded_environment(host: Host, ranks: int) -> dict[str, str]:
     """The embedded engine's environment on a host; another machine has its files in a copy of the library."""
     if host is LOCAL:
-        return engine.server_environment(os.environ)
+        return engine.server_environment(os.environ, ranks=ranks)
     base = host.environ()
-    threads = int(base.get("OMP_NUM_THREADS") or min(host.cores(), engine.MOST_THREADS))
+    threads = int(base.get("OMP_NUM_THREADS") or max(1, min(host.cores(), engine.MOST_THREADS) // ranks))
     there = host.library / engine.SITE.relative_to(LOCAL.library)
-    mine = engine.server_environment(base, threads)
+    mine = engine.server_environment(base, threads, ranks)
     path = mine["PYTHONPATH"].replace(str(engine.SITE), f"{there}:{host.library}")
     return {**mine, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(host.cache / "kernels")}
 

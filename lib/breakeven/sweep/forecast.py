@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 FILE = "forecast.json"
 FUSED = "flashinfer fused"
-SETTINGS = {"custom": "sglang custom", "NCCL": "nccl"}
+SETTINGS = {"custom": "sglang custom", "NCCL": "nccl", "Gloo": "gloo"}
 """The bench's setting for a backend that a trace shows."""
 NEVER_FUSED = 2
 """Of a forward's all-reduces: the embedding's and the last layer's are followed by no layer's norm."""

@@ -1,5 +1,5 @@
-"""One launch of a sweep from start to stop: warm up, measure every condition, compare texts, trace; on the first
-baseline also the target's forward by its rows.
+"""One launch of a sweep from start to stop: warm up and measure every condition, compare texts, on the first baseline
+measure the target's forward by its rows, trace.
 
 In this order, so that nothing disturbs what is measured. Whatever happens on the way ends in rows of ``cells.json``.
 """
@@ -23,23 +23,26 @@ from breakeven.sweep import forwards
 from breakeven.workload import profiling
 
 Say = Callable[[str], None]
+WARM_TOKENS = 16
+"""Of an answer that only has a batch size compiled."""
 PINS = ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is sent under one condition: prompts that count, and others that keep them company (see `workload`)."""
+    """What is sent under one condition: first ``warm_up``, then prompts that count, and others that keep them company
+    (see `workload`)."""
 
     condition: Condition
     prompts: list[workload.Prompt]
     company: list[workload.Prompt]
+    warm_up: list[workload.Prompt]
 
 
 @dataclass(frozen=True)
 class Workload:
     """What every server of a sweep is sent: the same for every arm and restart, no text twice."""
 
-    warm_up: list[workload.Prompt]
     batches: list[Batch]
     traced: workload.Prompt
 
@@ -53,7 +56,8 @@ class Workload:
         )
         per_kind, kinds = settings.prompts_per_kind, settings.kinds or None
         *warm_up, traced = workload.warm_up(prompts)
-        batches = []
+        first = warm_up or [traced]
+        batches: list[Batch] = []
         for number, condition in enumerate(conditions):
             measured = workload.choose(prompts, per_kind, kinds=kinds, skip=number * per_kind)
             if condition.context_tokens:
@@ -62,13 +66,25 @@ class Workload:
             _refuse_too_long(measured, encode, settings.context_length)
             longest = max(each.max_new_tokens for each in measured)
             company = [replace(each, max_new_tokens=longest) for each in warm_up]  # short answers would end all at once
-            batches.append(Batch(condition, measured, company if condition.concurrency > 1 else []))
-        return cls(warm_up or [traced], batches, traced)
+            short = together(first, condition.concurrency) if batches or condition.concurrency > 1 else []
+            before = short if batches else [*first, *short]
+            batches.append(Batch(condition, measured, company if condition.concurrency > 1 else [], before))
+        return cls(batches, traced)
 
     @property
     def requests(self) -> int:
         """Measured requests per server."""
         return sum(len(batch.prompts) for batch in self.batches)
+
+
+def together(prompts: Sequence[workload.Prompt], count: int) -> list[workload.Prompt]:
+    """So many short requests with texts of their own: SGLang compiles kernels for a batch size and a way to sample when
+    it first meets them (a stop of 0.1 s for a drafter on an H200, in the first launch on a machine only)."""
+    chosen = [prompts[number % len(prompts)] for number in range(count)]
+    return [
+        replace(each, prompt=f"({number}) {each.prompt}", max_new_tokens=min(each.max_new_tokens, WARM_TOKENS))
+        for number, each in enumerate(chosen)
+    ]
 
 
 def _refuse_too_long(prompts: Sequence[workload.Prompt], encode: Callable[[str], list[int]], context: int) -> None:
@@ -145,10 +161,9 @@ class Measurement:
     def _measure(self, server: Server, arm: Arm, rows: dict[Condition, dict[str, Any]]) -> None:
         """Fill the rows, one per condition."""
         with workload.Client(server.base_url, self.serving.encode, self.settings.request_timeout_s) as client:
-            warm_up = Batch(self.load.batches[0].condition, self.load.warm_up, [])
-            self._send(client, arm, warm_up, rows[warm_up.condition], "warm-up")
             for batch in self.load.batches:
                 row = rows[batch.condition]
+                self._send(client, arm, replace(batch, prompts=batch.warm_up, company=[]), row, "warm-up")
                 samples = self._send(client, arm, batch, row, "measure")
                 row |= summary(samples, batch.condition.concurrency)
                 reference = reference_cell(arm, self.store, batch.condition)
@@ -156,12 +171,19 @@ class Measurement:
                     row |= {"canary": canaries(client, samples, self.store.outputs(reference))}
             alone = next((row for condition, row in rows.items() if condition.concurrency == 1), None)
             if alone is not None:
-                folder = self.serving.run_dir / "traces" / file_name(alone["launch"])
-                traced, steps = self.load.traced, self.settings.profile_steps
-                alone |= profiling.cycle_shares(server.base_url, client, traced, steps, folder, self.serving.host)
-                if arm.name == arm.baseline and not alone["restart"]:
+                if arm.name == arm.baseline and not alone["restart"]:  # before a recorder slows the host
                     prompts = [each for batch in self.load.batches for each in batch.prompts]
                     alone["forward_ms"] = forwards.of_target(server, self.settings, client, prompts, self.say)
+                folder = self.serving.run_dir / "traces" / file_name(alone["launch"])
+                alone |= profiling.cycle_shares(
+                    server.base_url,
+                    client,
+                    self.load.traced,
+                    self.settings.profile_steps,
+                    folder,
+                    self.serving.host,
+                    most_ms=alone.get("cycle_ms") or alone.get("step_ms"),
+                )
 
     def _send(
         self, client: workload.Client, arm: Arm, batch: Batch, row: dict[str, Any], phase: str
