@@ -3,12 +3,13 @@
     python benchmarks/bench_serving.py [--rounds 3] [--steps 3] [--per-kind 2] [--tokens 96] [--run-dir DIR]
 
 One server with EAGLE-3 (it remembers no text, unlike an n-gram table), its prefix cache emptied before every round, one
-request at a time, greedy, answers that may end by themselves. bench_serving gets the prompts with the chat template in
-them: its own ``--apply-chat-template`` removes every BOS token, which in SmolLM2 opens each turn, and so asks something
-else (accept length 2.52 instead of 2.44). Compared are tokens per second over the whole requests
-(prefill and HTTP included: bench_serving divides by its wall time) and the accept length as SGLang counts it, with the
-token of the prefill. The suite's own figures, which leave out that token, the prefill and HTTP, are shown beside them
-with the share of time that is left out.
+request at a time, greedy, answers that may end by themselves. The server computes with one thread less than there are
+CPUs, so that each client has a core for itself: compared are clients, not how they fight with the server.
+bench_serving gets the prompts with the chat template in them: its own ``--apply-chat-template`` removes every BOS
+token, which in SmolLM2 opens each turn, and so asks something else (accept length 2.52 instead of 2.44). Compared are
+tokens per second over the whole requests (prefill and HTTP included: bench_serving divides by its wall time) and the
+accept length as SGLang counts it, with the token of the prefill. The suite's own figures, which leave out that token,
+the prefill and HTTP, are shown beside them with the share of time that is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from transformers import AutoTokenizer
 
 from breakeven import workload
 from breakeven.config import SweepSettings
+from breakeven.embedded import engine
 from breakeven.launch.design import Arm
 from breakeven.launch.serving import Serving
 from breakeven.server import Drafter
@@ -95,7 +97,9 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, default=Path(tempfile.mkdtemp(prefix="bench-serving-")))
     given = parser.parse_args()
     given.run_dir.mkdir(parents=True, exist_ok=True)
-    serving = Serving.prepare(SweepSettings.checked({"server_flags": EVERY_STEP_COUNTS}), given.run_dir)
+    threads = str(max(1, engine.default_threads() - 1))
+    settings = {"server_flags": EVERY_STEP_COUNTS, "server_env": {"OMP_NUM_THREADS": threads}}
+    serving = Serving.prepare(SweepSettings.checked(settings), given.run_dir)
     prompts = workload.choose(workload.load_prompts(), given.per_kind)
     prompts = [workload.Prompt(each.id, each.kind, each.prompt, given.tokens) for each in prompts]
     data = given.run_dir / "prompts.jsonl"

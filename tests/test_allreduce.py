@@ -132,6 +132,15 @@ def test_why_there_is_no_bench_is_said_as_it_is(tmp_path: Path) -> None:
     assert why(allreduce_ranks=2) is None
 
 
+def test_one_rank_is_told_to_reduce_nothing_and_crosses_nothing() -> None:
+    row = {"setting": "nccl", "operation": allreduce.ALLREDUCE, "bytes": 8192, "us": 0.7, "status": "ok"}
+    cross = {"operation": allreduce.ALLREDUCE, "bytes": 8192, "from": "nccl", "to": "nccl Ring LL"}
+    result = {"backend": "nccl", "iterations": 200, "rows": [row], "crossovers": [cross]}
+    alone, together = (allreduce.findings({**result, "ranks": ranks}) for ranks in (1, 2))
+    assert alone[0].startswith("One rank reduces nothing") and "1 rank over nccl" in alone[1] and len(alone) == 2
+    assert "2 ranks over nccl" in together[0] and "beats nccl" in together[1]
+
+
 def test_payloads_are_batch_times_width_times_hidden_times_two_bytes_and_each_size_comes_once() -> None:
     rows = allreduce.payloads(4096, batches=(1, 4), widths=(1, 4))
     assert [(row["batch"], row["width"], row["bytes"]) for row in rows] == [

@@ -209,6 +209,34 @@ def test_a_cell_launched_once_beside_others_rests_on_what_those_differ_by(tmp_pa
     assert answer["sentence"].startswith("Yes. NGRAM with 8")
 
 
+def test_where_nothing_pays_the_best_is_of_those_with_most_servers_and_a_faster_looking_single_launch_is_open(
+    tmp_path: Path,
+) -> None:
+    """A single launch beside a baseline that was disturbed looks fast, and is luck."""
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.95), "ngram-d8": (2.0, 1.9)}, noise=0.05)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"] = [row for row in content["cells"] if (row["cell"], row["restart"] > 0) != ("ngram-d8", True)]
+    artifacts.write_json(tmp_path / "cells.json", content)
+    rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
+    for row in rows:
+        row["decode_s"] *= 1.3 if (row["cell"], row["restart"]) == ("baseline", 0) else 1.0
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answer = analyse(tmp_path)["answer"]
+    assert answer["verdict"] == "not-distinguishable" and answer["best"]["cell"] == "ngram-d4"
+    assert "; open: NGRAM with 8 draft tokens (1." in answer["sentence"] and answer["open"]["cell"] == "ngram-d8"
+
+
+def test_a_drafter_whose_every_answer_loops_is_named_with_the_reason_and_not_compared(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25), "ngram-d8": (7.6, 1.5)})
+    rows = artifacts.read_jsonl(tmp_path / "samples.jsonl")
+    loops = ({**row, "degenerate": row["cell"] == "ngram-d8"} for row in rows)
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in loops))
+    result = analyse(tmp_path)
+    assert result["answer"]["best"]["cell"] == "ngram-d4"
+    told = [each for each in result["answer"]["elsewhere"] if each.startswith("Not compared: NGRAM with 8")]
+    assert len(told) == 1 and "every answer loops" in told[0] and told[0] in result["findings"]
+
+
 def test_findings_say_both_halves_of_an_open_verdict(tmp_path: Path) -> None:
     (finding,) = analyse(spread_over_kinds(tmp_path))["findings"]
     assert "pays on these prompts, not shown for others" in finding

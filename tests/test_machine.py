@@ -32,8 +32,16 @@ def gpus(answer: Completed | OSError) -> list[dict[str, str]]:
 
 
 def test_gpus_are_told_one_a_row_with_their_architecture() -> None:
-    said = "NVIDIA H200, 9.0, 570.1, 143771 MiB\nNVIDIA RTX PRO 6000, 12.0, 570.1, 97887 MiB\n"
+    said = "NVIDIA H200, 9.0, 570.1, 143771 MiB, GPU-1\nNVIDIA RTX PRO 6000, 12.0, 570.1, 97887 MiB, GPU-2\n"
     assert [row["arch"] for row in gpus(Completed(0, said, ""))] == ["sm90", "sm120"]
+
+
+def test_two_boxes_of_one_kind_are_two_machines() -> None:
+    """A rented box that was given back comes back as another one under the same host name."""
+    boxes = [gpus(Completed(0, f"NVIDIA H200, 9.0, 570.1, 143771 MiB, GPU-{uuid}\n", "")) for uuid in ("1a", "2b")]
+    first, second = ({"host": "box", "cpu": "c", "cores": 16, "packages": {}, "gpus": each} for each in boxes)
+    assert machine.fingerprint(first) != machine.fingerprint(second)
+    assert machine.fingerprint(first) == machine.fingerprint(dict(first))
 
 
 def test_no_program_and_no_driver_are_no_gpus() -> None:

@@ -305,6 +305,27 @@ def test_a_shape_is_an_error_exactly_where_the_pool_is_too_small(steps: int, top
         assert effective_drafter(drafter).draft_tokens == tokens
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "ranks", "told"),
+    [
+        (9, 3, 3, None),
+        (9, 3, 1, None),
+        (9, 3, 2, "9 heads for 2 ranks"),
+        (32, 8, 8, None),
+        (64, 8, 16, None),  # each rank gets a copy
+        (64, 8, 12, "64 heads for 12 ranks"),
+        (48, 6, 8, "6 heads for 8 ranks"),
+        (None, None, 4, None),
+    ],
+)
+def test_heads_have_to_share_out_evenly(
+    tmp_path: Path, heads: int | None, kv_heads: int | None, ranks: int, told: str | None
+) -> None:
+    config = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    model = Model({name: value for name, value in config.items() if value}, {}, 0)
+    assert [finding.found for finding in model_checks.check_heads(model, ranks)] == ([told] if told else [])
+
+
 def test_a_context_beyond_the_models_is_an_error() -> None:
     assert severities(model_checks.check_context(model(), 8193)) == [("error", "context")]
     assert model_checks.check_context(model(), 8192) == model_checks.check_context(model(), None) == []
@@ -487,7 +508,7 @@ class Box(Local):
         self.asked.append(line)
         if "compute_cap" in line:
             sizes = [("GPU A", 24_000), ("GPU A", 24_000), ("GPU B", 81_000), ("GPU B", 81_000)]
-            return Completed(0, "\n".join(f"{name}, 9.0, 580.1, {size} MiB" for name, size in sizes), "")
+            return Completed(0, "\n".join(f"{name}, 9.0, 580.1, {size} MiB, GPU-{size}" for name, size in sizes), "")
         if "inventory.py" in line:
             return Completed(0, json.dumps(inventory()), "")
         answers = {"index,uuid": UUIDS, "topo -m": EIGHT_ON_PCIE, "topo -p2p": NO_P2P}
@@ -512,6 +533,29 @@ def test_the_visible_gpus_are_judged(
     found = {finding.subject: finding.found for finding in preflight.check(box, [spec], {})}
     assert found["topology"] == link and f"on {memory} GiB of GPU" in found["memory"]
     assert all(line.endswith(f"-i {used}") for line in box.asked if "clocks" in line or "compute-apps" in line)
+
+
+@pytest.mark.parametrize(
+    ("tp", "variable", "flags", "refused"),
+    [
+        (4, None, (), None),
+        (8, None, (), "the server needs 8, 4 can be used"),
+        (2, "3", (), "the server needs 2, 1 can be used"),
+        (1, "", (), "the server needs 1, 0 can be used"),
+        (2, None, ("--pp-size", "2", "--dp-size", "2"), "the server needs 8, 4 can be used"),
+        (4, None, ("--dp-size", "4", "--enable-dp-attention"), None),
+        (8, None, ("--nnodes", "2"), None),
+        (4, None, ("--base-gpu-id", "1"), "the server needs 4, 3 can be used"),
+        (6, None, ("--device", "cpu"), None),
+    ],
+)
+def test_more_ranks_than_gpus_are_refused_before_anything_is_loaded(
+    tmp_path: Path, tp: int, variable: str | None, flags: tuple[str, ...], refused: str | None
+) -> None:
+    env = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    spec = LaunchSpec("python", str(write_model(tmp_path / "target")), tp=tp, flags=flags, env=env)
+    found = preflight.check(Box(), [spec], {})
+    assert [each.found for each in found if each.severity == "error"] == ([refused] if refused else [])
 
 
 @pytest.mark.e2e

@@ -87,6 +87,16 @@ def test_the_fastest_and_the_baseline_get_every_restart_and_its_neighbours_are_m
     assert len(launched) == len(set(launched)), "no launch twice"
 
 
+@pytest.mark.parametrize(("behind_ms", "repeated"), [(2.0, True), (30.0, False)])
+def test_the_best_of_another_algorithm_is_repeated_unless_it_is_far_behind(behind_ms: float, repeated: bool) -> None:
+    arms = chains("eagle", range(1, 8)) + chains("ngram", range(1, 8))
+    machine = Machine(arms, lambda each: linear(each) + (behind_ms if each.family == "ngram" else 0.0), acceptance=0.6)
+    again = {each.arm for each in machine.search(restarts=2) if each.restart == 1 and each.why.startswith("restart")}
+    rival = max((each for each in arms if each.family == "ngram"), key=machine.rate)
+    assert (rival.arm in again) is repeated
+    assert expectations.fastest(arms, machine.results, "") in again, "the winner is measured in every restart"
+
+
 def test_a_dip_in_a_jagged_cost_curve_is_found() -> None:
     """One step slower than three, as seen on a GPU: the margin follows from what the family itself has shown."""
     cycles = {1: 7.3, 2: 6.2, 3: 6.6, 4: 6.8, 5: 7.0}

@@ -26,8 +26,7 @@ def describe(root: Path, host: Host = LOCAL) -> dict[str, Any]:
 
 
 def _inventory_of(host: Host) -> dict[str, Any]:
-    prefix = host.prefix if isinstance(host, Local) else ()  # another machine's stands before all that it does
-    done = host.run([*prefix, host.python, str(host.library / "breakeven" / "inventory.py")], timeout_s=60)
+    done = host.run([*host.prefix, host.python, str(host.library / "breakeven" / "inventory.py")], timeout_s=60)
     if done.exit_code:
         raise OSError(f"{host.name}: {host.python} can't say what it has: {done.stderr.strip()[-200:]}")
     return dict(json.loads(done.stdout))
@@ -39,11 +38,13 @@ def fingerprint(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpus(host: Host = LOCAL) -> list[dict[str, str]]:
-    """One row per NVIDIA GPU (name, architecture, driver, memory); empty where there is none or no driver.
+    """One row per NVIDIA GPU (name, architecture, driver, memory, uuid); empty where there is none or no driver.
+
+    The uuid tells a box from another of the same kind, which a rented machine's host name may not.
 
     Raises UserError where the driver does not answer: there are GPUs, and they can't be told.
     """
-    query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version,memory.total", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version,memory.total,uuid", "--format=csv,noheader"]
     try:
         done = host.run(query, timeout_s=GPUS_ANSWER_WITHIN_S)
     except ConnectionError:
@@ -56,10 +57,10 @@ def gpus(host: Host = LOCAL) -> list[dict[str, str]]:
     except OSError:  # no such program
         return []
     lines = [] if done.exit_code else done.stdout.splitlines()
-    rows = [[part.strip() for part in line.split(",")] for line in lines if line.count(",") == 3]
+    rows = [[part.strip() for part in line.split(",")] for line in lines if line.count(",") == 4]
     return [
-        {"name": name, "arch": _arch(capability), "driver": driver, "memory": memory}
-        for name, capability, driver, memory in rows
+        {"name": name, "arch": _arch(capability), "driver": driver, "memory": memory, "uuid": uuid}
+        for name, capability, driver, memory, uuid in rows
     ]
 
 

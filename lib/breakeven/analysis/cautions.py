@@ -117,7 +117,7 @@ def _cycles_below_a_step(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[d
 
 
 def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
-    """Launches of one arm whose host took longer for the same operators: their rates are about the host."""
+    """Launches of one arm whose host took longer for the same operators while it was traced."""
     by_arm: dict[str, list[tuple[float, str]]] = {}
     for row in cells:
         took_us = (row.get("profile") or {}).get("host_operator_us")
@@ -128,7 +128,7 @@ def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
         if most > HOSTS_DIFFER * least:
             text = (
                 f"{slow}: a host operator took {most:.1f} µs there and {least:.1f} µs in another launch of the same "
-                "arm: its rate is about the host"
+                "arm: its trace is about a slower host, and so may its rate be"
             )
             yield {"code": "slow-host", "text": text}
 

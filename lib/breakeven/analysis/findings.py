@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from breakeven.analysis.cautions import NEAR_TIE_NATS
 from breakeven.analysis.ranking import Row, of_one_condition
-from breakeven.analysis.wording import range_of, verdict_in_words
+from breakeven.analysis.wording import not_compared, range_of, verdict_in_words
 
 
 def findings(
     comparisons: Sequence[Row], by_kind: Sequence[Row], cells: Sequence[Row], crossings: Sequence[Row]
 ) -> list[str]:
     """The findings of notebook 05, one sentence each."""
-    sentences = [_finding(row, by_kind) for row in comparisons if not row["accept_length_pinned"]]
+    sentences = [_finding(row, by_kind) for row in comparisons if row["speedup"] and not row["accept_length_pinned"]]
+    sentences += not_compared(comparisons)
     for each in crossings:
         if each["crossover"]:
             text = f"{each['drafter']}: the answer changes at about {each['crossover']:.1f} concurrent requests"
@@ -27,8 +28,6 @@ def findings(
 
 
 def _finding(row: Row, by_kind: Sequence[Row]) -> str:
-    if not row["speedup"]:
-        return f"{row['drafter']}: {row['note']}."
     text = f"{row['drafter']} {verdict_in_words(row)}: {row['speedup']['estimate']:.2f} times the baseline's rate"
     if row["accept_length"]:
         text += f", accept length {row['accept_length']['estimate']:.2f} against {row['break_even']['estimate']:.2f}"

@@ -173,10 +173,20 @@ def _described(
         "against": baseline.name if baseline else None,
     }
     lengths = {"accept_length": _possible(row["accept_length"], arm)} if row["accept_length"] else {}
+    if not row["speedup"] and (loops := _all_loop(samples, arm.name)):
+        what["note"] = loops
     if arm.pinned_length:
         note = f"accept length pinned to {arm.pinned_length:g}: the cost is real, the speed-up is not"
         what |= {"verdict": "needs-more", "verdict_same_prompts": "needs-more", "p_pays": None, "note": note}
     return {**row, **what, **lengths, "prompts_accept_length": accept_lengths(samples, arm.name, row)}
+
+
+def _all_loop(samples: pd.DataFrame, cell: str) -> str | None:
+    """Why a cell has no usable answer, if it is that each of them repeats itself."""
+    mine = samples[(samples["cell"] == cell) & (samples["phase"] == "measure")]
+    if mine.empty or "degenerate" not in mine or not mine["degenerate"].fillna(False).astype(bool).all():
+        return None
+    return "every answer loops, which is easy to predict and says nothing of other texts: none is used"
 
 
 def _possible(interval: Mapping[str, Any], arm: Arm) -> dict[str, Any]:

@@ -29,21 +29,31 @@ def _condition_of(row: Row) -> tuple[Any, ...]:
 
 
 def best_of(judged: Sequence[Row]) -> Row:
-    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of all."""
+    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of those that rest
+    on most servers: of single launches the fastest is luck."""
     for key in ("verdict", "verdict_same_prompts"):
         paying = [row for row in judged if row[key] == "pays"]
         if paying:
-            return max(paying, key=lambda row: row["speedup"]["estimate"])
-    return max(judged, key=lambda row: row["speedup"]["estimate"])
+            return max(paying, key=_speedup)
+    most = max(row["restarts"] for row in judged)
+    return max((row for row in judged if row["restarts"] == most), key=_speedup)
 
 
 def still_open(judged: Sequence[Row], best: Row) -> list[Row]:
-    """Where the best arm does not pay: those of its condition of which that is not shown, the most promising first."""
-    if "does-not-pay" not in (best["verdict"], best["verdict_same_prompts"]):
-        return []
+    """Which of its condition may pay beside a best arm that is not seen to, the most promising first: where it does not
+    pay, all of which that is not shown; where it is undecided, what looks faster and rests on fewer servers."""
     key = decided_key(best)
+    if best[key] == "pays":
+        return []
     alike = next(rows for rows in by_condition(judged) if best in rows)
-    return sorted((row for row in alike if row[key] not in DECIDED), key=lambda row: -row["speedup"]["estimate"])
+    others = [row for row in alike if row is not best and row[key] not in DECIDED]
+    if best[key] not in DECIDED:
+        others = [row for row in others if _speedup(row) > _speedup(best)]
+    return sorted(others, key=_speedup, reverse=True)
+
+
+def _speedup(row: Row) -> float:
+    return float(row["speedup"]["estimate"])
 
 
 def reference_of(row: Row) -> str:

@@ -36,11 +36,12 @@ def answer(contest: Sequence[Row], source: str, level: float, noise: Sequence[Ro
     judged = [row for row in contest if row["speedup"] and not row["accept_length_pinned"]]
     pinned = [row for row in contest if row["break_even"] and row["accept_length_pinned"]]
     if not judged and pinned:
-        return _costs_alone(pinned, _how(pinned, source), level, noise)
+        alone = _costs_alone(pinned, _how(pinned, source), level, noise)
+        return alone | {"elsewhere": [*alone["elsewhere"], *not_compared(contest)]}
     how = _how(judged, source) + _intervals(judged, level)
     if not judged:
         sentence = "No answer: no drafter could be compared with the baseline."
-        nothing: dict[str, Any] = {"best": None, "open": None, "elsewhere": []}
+        nothing: dict[str, Any] = {"best": None, "open": None, "elsewhere": not_compared(contest)}
         nothing["uncertainty"] = "Nothing could be compared."
         return {"sentence": sentence, "verdict": "needs-more", "how": how, **nothing}
     best = best_of(judged)
@@ -52,7 +53,7 @@ def answer(contest: Sequence[Row], source: str, level: float, noise: Sequence[Ro
         "open": others[0] if others else None,
         "uncertainty": uncertainty(best),
         "how": how,
-        "elsewhere": elsewhere(judged, best),
+        "elsewhere": [*elsewhere(judged, best), *not_compared(contest)],
     }
 
 
@@ -134,7 +135,7 @@ def sentence_of(best: Row, others: Sequence[Row], level: float) -> str:
     ``others`` are those of `still_open`: a plain no is said only where every drafter loses.
     """
     name, ratio, same, reference = best["drafter"], best["speedup"], best["speedup_same_prompts"], reference_of(best)
-    rates, told = _rates(best), f"{_rates(best)}{_lengths(best)}{_open_in_words(others, best)}"
+    told = f"{_rates(best)}{_lengths(best)}{_open_in_words(others, best)}"
     if best["verdict"] == "pays":
         return f"Yes{_if_quiet(best)}. {name} decodes {_times(ratio, level)} as fast as {reference}{told}."
     if best["verdict"] == "does-not-pay":
@@ -153,7 +154,7 @@ def sentence_of(best: Row, others: Sequence[Row], level: float) -> str:
         )
     return (
         f"Not shown. The best drafter measured, {name}, decodes at {_times(ratio, level)} the rate of {reference}"
-        f"{rates}: it may be faster or slower."
+        f"{_rates(best)}: it may be faster or slower{_open_in_words(others, best)}."
     )
 
 
@@ -204,6 +205,15 @@ def elsewhere(judged: Sequence[Row], best: Row) -> list[str]:
         f"{_open_in_words(still_open(judged, row), row)}."
         for row in others
     ]
+
+
+def not_compared(rows: Sequence[Row]) -> list[str]:
+    """Which arms say nothing beside a baseline, one sentence per reason."""
+    why: dict[str, list[str]] = {}
+    for row in rows:
+        if not row["speedup"]:
+            why.setdefault(row["note"], []).append(row["drafter"])
+    return [f"Not compared: {'; '.join(names)}: {note}." for note, names in why.items()]
 
 
 def verdict_in_words(row: Row) -> str:

@@ -72,6 +72,7 @@ COLUMNS = {
 }
 _RANKS = "breakeven.collectives.ranks"
 _REDUCERS = "breakeven.collectives.reducers"
+TORCH = f"{_REDUCERS}:TorchReducer"
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Setting:
     """A way to reduce: ``reducer`` is ``module:class``, ``env`` the variables that its processes start with."""
 
     name: str
-    reducer: str = f"{_REDUCERS}:TorchReducer"
+    reducer: str = TORCH
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -159,6 +160,8 @@ def bench(
     if ranks < 1 or (count and ranks > count):
         raise UserError(f"allreduce_ranks is {ranks}; this machine has {count} GPUs, so give 1 to {max(count, 1)}")
     chosen = list(settings or (NCCL if count else GLOO))
+    if ranks == 1 and not settings:  # nobody to exchange memory with
+        chosen = [each for each in chosen if each.reducer == TORCH]
     job = {
         "ranks": ranks,
         "device": "cuda" if count else "cpu",
@@ -172,7 +175,7 @@ def bench(
     def measured(settings: list[Setting], against: Setting) -> list[Row]:
         found: list[Row] = []
         while settings:
-            say(f"all-reduce bench, {ranks} ranks over {job['backend']}: {', '.join(each.name for each in settings)}")
+            say(f"all-reduce bench, {_over(job)}: {', '.join(each.name for each in settings)}")
             more, settings = _in_fresh_processes({**job, "reference": asdict(against)}, settings, log_path, silent_s)
             found += more
         return found
@@ -246,11 +249,16 @@ def _why(log_path: Path, ending: processes.Ending, hung: bool, silent_s: float) 
 # ---------------------------------------------------------------- shown
 
 
+def _over(job: Mapping[str, Any]) -> str:
+    return f"{job['ranks']} rank{'s' if job['ranks'] != 1 else ''} over {job['backend']}"
+
+
 def findings(result: Mapping[str, Any]) -> list[str]:
     """What the bench showed, one sentence each."""
     rows = [row for row in result["rows"] if row["status"] == "ok"]
-    where = f"{result['ranks']} ranks over {result['backend']}, {result['iterations']} iterations"
-    sentences = []
+    where = f"{_over(result)}, {result['iterations']} iterations"
+    sentences = ["One rank reduces nothing: this shows that the bench runs here, and what a call costs."]
+    sentences = sentences if result["ranks"] == 1 else []
     for operation in dict.fromkeys(row["operation"] for row in rows):
         own = [row for row in rows if row["operation"] == operation]
         for size in (min(row["bytes"] for row in own), max(row["bytes"] for row in own)):
@@ -258,7 +266,7 @@ def findings(result: Mapping[str, Any]) -> list[str]:
             sentences.append(
                 f"{operation} of {_size(size)}: {best['us']:.1f} µs with {best['setting']}, the fastest here ({where})."
             )
-    for cross in result["crossovers"]:
+    for cross in result["crossovers"] if result["ranks"] > 1 else ():
         sentences.append(f"{cross['operation']}: from {_size(cross['bytes'])} on {cross['to']} beats {cross['from']}.")
     for row in result["rows"]:
         if row["status"] != "ok":
@@ -294,7 +302,7 @@ def figure(result: Mapping[str, Any]) -> plots.Figure:
     alt = "All-reduce latency by message size: " + "; ".join(
         f"{row['operation']}, {row['setting']}, {_size(row['bytes'])}: {row['us']:.1f} µs" for row in rows
     )
-    title = f"All-reduce latency with {result['ranks']} ranks over {result['backend']}; dashed: the fastest changes"
+    title = f"All-reduce latency with {_over(result)}; dashed: the fastest changes"
     return plots.to_figure("allreduce", title, alt, canvas)
 
 

@@ -114,7 +114,7 @@ def _line(axes: Any, interval: Row, place: float, colour: str, width: float) -> 
 
 def _above(axes: Any, text: str, x: float, y: float) -> None:
     """A figure over its mark, where nobody takes it for the end of its interval."""
-    axes.annotate(text, (x, y), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+    axes.annotate(text, (x, y), (0, 10), textcoords="offset points", ha="center", fontsize=9)
 
 
 def bars_figure(comparisons: Sequence[Row]) -> Figure:

@@ -62,6 +62,10 @@ class Host(Protocol):
     def python(self) -> str:
         """The interpreter that runs this package there: SGLang's, on another machine."""
 
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What a command of that interpreter needs before it; on another machine everything runs within it already."""
+
     def environ(self) -> dict[str, str]:
         """The environment that a command has there if nothing else is said."""
 

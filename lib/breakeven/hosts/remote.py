@@ -53,7 +53,12 @@ class Transport(Protocol):
 
 
 class Remote:
-    """A machine behind a transport; ``prefix`` and ``python`` start SGLang's Python there, in its container if any."""
+    """A machine behind a transport; ``prefix`` and ``python`` start SGLang's Python there, in its container if any.
+
+    They start the attendant, within which all other commands run: as a ``Host`` it has no prefix.
+    """
+
+    prefix: tuple[str, ...] = ()
 
     def __init__(
         self, transport: Transport, *, python: str = "python3", prefix: Sequence[str] = (), lease_s: float = LEASE_S

@@ -86,6 +86,15 @@ def visible_gpus(variable: str | None, listed: str) -> list[int]:
     return found
 
 
+def check_count(needed: int, used: Sequence[int]) -> list[Finding]:
+    """Whether there is a GPU for every rank: the ``used`` ones are all that the server would find."""
+    if len(used) >= needed:
+        return []
+    means = "The ranks without one would fail while the others load."
+    todo = "Lower tp, or show more GPUs by CUDA_VISIBLE_DEVICES."
+    return [Finding("error", "GPUs", f"the server needs {needed}, {len(used)} can be used", means, todo)]
+
+
 def check_topology(topology: str, peer_access: str, gpus: Sequence[int]) -> list[Finding]:
     """The worst link among the ranks' GPUs, and whether they reach each other's memory."""
     if len(gpus) < 2:

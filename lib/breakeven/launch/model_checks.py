@@ -144,6 +144,18 @@ def longer_context_allowed_by(arguments: Sequence[str], environment: Mapping[str
     return LONGER if environment.get(LONGER, by_itself).lower() in ("1", "true", "yes", "y") else ""
 
 
+def check_heads(target: Model, ranks: int) -> list[Finding]:
+    """Attention heads against the ranks that share them; fewer key-value heads than ranks are copied to all."""
+    heads, kv_heads = target.number("num_attention_heads"), target.number("num_key_value_heads")
+    unequal = [heads] if heads and heads % ranks else []
+    unequal += [kv_heads] if kv_heads and max(kv_heads, ranks) % min(kv_heads, ranks) else []
+    if not unequal:
+        return []
+    means = "Every rank needs as many of them: SGLang refuses that of most models, after the ranks have started."
+    todo = f"Choose a tp that divides {unequal[0]}."
+    return [Finding("warning", "heads", f"{unequal[0]} heads for {ranks} ranks", means, todo)]
+
+
 def check_memory(
     target: Model, draft: Model | None, spec: LaunchSpec, memory_gib: float | None, device: str
 ) -> list[Finding]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -48,11 +49,12 @@ def check(host: Host, specs: Sequence[LaunchSpec], environment: Mapping[str, str
         target, draft = read(spec.model_path), read(spec.drafter.model) if spec.drafter and spec.drafter.model else None
         findings += _check_models(spec, arguments, own, packages.get("sglang"), target, draft)
         findings += gpu_checks.check_packages(packages, about["pins"], own)
-        used = _used_gpus(spec, arguments, own, listed)
+        used, needed = _used_gpus(spec, arguments, own, listed), _gpus_needed(spec, arguments)
         device, gib = "host memory", about["memory_gib"]
-        if gpus:
+        if gpus and value_of(arguments, "--device") != "cpu":
             device, gib = "GPU", gpu_checks.memory_gib([gpu for index, gpu in enumerate(gpus) if index in used])
             places[spec.tp, *used, *map(own.get, _READ_BY_TOOLS)] = (spec.tp, used, own)
+            findings += gpu_checks.check_count(needed, used)
         for finding in model_checks.check_memory(target, draft, spec, gib, device):
             memory.append((_ORDER.index(finding.severity), -(draft.weight_bytes if draft else 0), finding))
     findings += [worst[-1] for worst in sorted(memory, key=lambda each: each[:2])[:1]]
@@ -83,6 +85,9 @@ def _check_models(
 ) -> list[Finding]:
     allowed_by = model_checks.longer_context_allowed_by(arguments, environment, release)
     findings = model_checks.check_context(target, spec.context_length, allowed_by)
+    groups = whole_number(arguments, "--dp-size", "--data-parallel-size")
+    sharing = max(1, spec.tp // groups) if "--enable-dp-attention" in arguments else spec.tp
+    findings += model_checks.check_heads(target, sharing)
     backend, page_size = value_of(arguments, "--attention-backend"), whole_number(arguments, "--page-size")
     if spec.drafter:
         findings += model_checks.check_shape(spec.drafter, release, backend, page_size)
@@ -94,9 +99,15 @@ def _used_gpus(spec: LaunchSpec, arguments: Sequence[str], environment: Mapping[
     """The GPUs that a server would take, by nvidia-smi's index."""
     visible = gpu_checks.visible_gpus(environment.get("CUDA_VISIBLE_DEVICES"), listed)
     first = whole_number(arguments, "--base-gpu-id", least=0)
+    return visible[first : first + _gpus_needed(spec, arguments)]
+
+
+def _gpus_needed(spec: LaunchSpec, arguments: Sequence[str]) -> int:
+    """How many GPUs of this host a server takes; attention in data-parallel groups divides ranks, it adds none."""
     stages = whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
     replicas = whole_number(arguments, "--dp-size", "--data-parallel-size")
-    return visible[first : first + spec.tp * stages * replicas]
+    nodes = whole_number(arguments, "--nnodes")
+    return math.ceil(spec.tp * stages * (1 if "--enable-dp-attention" in arguments else replicas) / nodes)
 
 
 def _check_gpus(

@@ -1,8 +1,8 @@
 """Which launch a sweep needs next, from what it has measured: most of a grid can be told from a few servers.
 
 The ends of a family tell of what lies between them (`expectations`). A chain is left unmeasured only when it
-can't win even with the whole margin in its favour; the winner, the best of each algorithm and the winner's
-neighbours, unless they are far behind even so, are measured, never predicted.
+can't win even with the whole margin in its favour. The winner is measured in every restart, and so are the best of each
+other algorithm and the winner's neighbours, unless they are far behind.
 
 Everything here is a pure function of the results: a sweep that was cut off decides the same again.
 """
@@ -27,7 +27,7 @@ from breakeven.sweep.expectations import (
 )
 
 WORTH_A_LAUNCH = 0.02  # a candidate that can't be faster than the best by more is dropped
-FAR_BEHIND = 0.10  # a neighbour of the fastest that stays behind it by more, at its best, needs no launch
+FAR_BEHIND = 0.10  # what stays behind the fastest by more, a neighbour even at its best, needs no further launch
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def decide(
     """The next launch of one variant, or None when it is done.
 
     First the ends of every family; then whatever could still be the fastest, the most promising first. Further restarts
-    repeat the baseline, the fastest and the best of each algorithm, the order reversed in every second one; then come
-    the neighbours of what is the fastest over all its restarts, in the last restart: its baseline ran most recently,
-    and a machine drifts. ``twin`` adds the baseline's A/A twin to every restart. Arms that ``failed`` are no longer
-    asked for.
+    repeat the baseline, the fastest and the best of each algorithm that is not far behind it, the order reversed in
+    every second one; then come the neighbours of what is the fastest over all its restarts, in the last restart: its
+    baseline ran most recently, and a machine drifts. ``twin`` adds the baseline's A/A twin to every restart. Arms that
+    ``failed`` are no longer asked for.
     """
     lost = set(failed)
     alive = [each for each in arms if each.arm not in lost]
@@ -172,11 +172,12 @@ def _why_again(name: str, baseline: str, again: Sequence[str], restart: int) -> 
 
 
 def _finalists(arms: Sequence[Candidate], results: Sequence[Result]) -> list[str]:
-    """The best of each algorithm under each condition: the fastest of all is among them."""
+    """The best of each algorithm under each condition, unless it is far behind: the fastest of all is among them."""
     names: dict[str, None] = {}
     for condition in dict.fromkeys(each.condition for each in results):
-        for algorithm in dict.fromkeys(each.algorithm for each in arms):
-            best = fastest([each for each in arms if each.algorithm == algorithm], results, condition)
-            if best:
-                names.setdefault(best)
+        algorithms = dict.fromkeys(each.algorithm for each in arms)
+        bests = [fastest([each for each in arms if each.algorithm == name], results, condition) for name in algorithms]
+        rates = {best: rate(results, best, condition) for best in bests if best}
+        bar = max(rates.values(), default=0.0) * (1 - FAR_BEHIND)
+        names |= dict.fromkeys(best for best, its_rate in rates.items() if its_rate >= bar)
     return list(names)
