@@ -30,7 +30,8 @@ from breakeven.config import SweepSettings
 from breakeven.launch.design import Arm, Condition, Launch
 from breakeven.launch.serving import Serving
 from breakeven.server import Server
-from breakeven.sweep.measuring import Measurement, Workload
+from breakeven.sweep.load import Workload
+from breakeven.sweep.measuring import Measurement
 from breakeven.sweep.store import Store
 
 PERIOD_S = 0.1

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven import artifacts
-from breakeven.collectives import allreduce
-from breakeven.collectives.allreduce import ALLREDUCE, WITH_NORM, Setting
+from breakeven.collectives import allreduce, shown
+from breakeven.collectives.allreduce import Setting
+from breakeven.collectives.rows import ALLREDUCE, WITH_NORM, crossovers, fusion_saves, judged
 from breakeven.config import ServerSettings
 from breakeven.errors import UserError
 
@@ -39,8 +40,8 @@ def test_gloo_is_measured_at_every_payload_and_its_sums_are_right(ranks: int, tm
         assert row["verdict"] == "not-distinguishable" or abs(row["ratio"] - 1) > row["floor"]
     stored = artifacts.read_json(tmp_path / "allreduce.json")
     assert stored["rows"] == result["rows"]
-    assert allreduce.findings(result)
-    figure = allreduce.figure(result)
+    assert shown.findings(result)
+    figure = shown.figure(result)
     assert "gloo" in figure.alt and ">0.125</text>" in figure.svg and "mathdefault" not in figure.svg
 
 
@@ -133,10 +134,10 @@ def test_why_there_is_no_bench_is_said_as_it_is(tmp_path: Path) -> None:
 
 
 def test_one_rank_is_told_to_reduce_nothing_and_crosses_nothing() -> None:
-    row = {"setting": "nccl", "operation": allreduce.ALLREDUCE, "bytes": 8192, "us": 0.7, "status": "ok"}
-    cross = {"operation": allreduce.ALLREDUCE, "bytes": 8192, "from": "nccl", "to": "nccl Ring LL"}
+    row = {"setting": "nccl", "operation": ALLREDUCE, "bytes": 8192, "us": 0.7, "status": "ok"}
+    cross = {"operation": ALLREDUCE, "bytes": 8192, "from": "nccl", "to": "nccl Ring LL"}
     result = {"backend": "nccl", "iterations": 200, "rows": [row], "crossovers": [cross]}
-    alone, together = (allreduce.findings({**result, "ranks": ranks}) for ranks in (1, 2))
+    alone, together = (shown.findings({**result, "ranks": ranks}) for ranks in (1, 2))
     assert alone[0].startswith("One rank reduces nothing") and "1 rank over nccl" in alone[1] and len(alone) == 2
     assert "2 ranks over nccl" in together[0] and "beats nccl" in together[1]
 
@@ -161,28 +162,26 @@ def block_row(setting: str, size: int, us: float, reference_us: float = 10.0, dr
 
 def test_a_difference_within_that_of_the_two_reference_blocks_is_none() -> None:
     raw = [block_row("a", 1024, 10.0, drift=0.1), block_row("b", 1024, 9.6), block_row("c", 1024, 5.0)]
-    verdicts = {row["setting"]: row["verdict"] for row in allreduce.judged(raw, "a")}
+    verdicts = {row["setting"]: row["verdict"] for row in judged(raw, "a")}
     assert verdicts == {"a": "not-distinguishable", "b": "not-distinguishable", "c": "faster"}
 
 
 def test_the_reference_is_never_faster_than_itself() -> None:
     raw = [block_row("a", 1024, 9.5), block_row("b", 1024, 9.6), block_row("c", 1024, 9.0)]
-    verdicts = {row["setting"]: row["verdict"] for row in allreduce.judged(raw, "a")}
+    verdicts = {row["setting"]: row["verdict"] for row in judged(raw, "a")}
     assert verdicts == {"a": "not-distinguishable", "b": "not-distinguishable", "c": "faster"}
 
 
 def test_the_crossover_lies_where_the_lines_meet() -> None:
     raw = [block_row("flat", size, 10.0) for size in (1024, 4096)]
     raw += [block_row("steep", 1024, 5.0), block_row("steep", 4096, 20.0)]
-    assert allreduce.crossovers(allreduce.judged(raw, "a")) == [
-        {"operation": WITH_NORM, "from": "steep", "to": "flat", "bytes": 2048}
-    ]
+    assert crossovers(judged(raw, "a")) == [{"operation": WITH_NORM, "from": "steep", "to": "flat", "bytes": 2048}]
 
 
 def test_a_lead_within_the_noise_is_no_crossover() -> None:
     raw = [block_row("a", size, 10.0, drift=0.2) for size in (1024, 4096)]
     raw += [block_row("b", 1024, 9.0), block_row("b", 4096, 10.5)]
-    assert allreduce.crossovers(allreduce.judged(raw, "a")) == []
+    assert crossovers(judged(raw, "a")) == []
 
 
 @given(
@@ -193,7 +192,7 @@ def test_crossovers_lie_between_measured_sizes_and_alternate(one: list[float], o
     sizes = [1024, 2048, 4096, 8192]
     raw = [block_row("one", size, us) for size, us in zip(sizes, one, strict=True)]
     raw += [block_row("other", size, us) for size, us in zip(sizes, other, strict=True)]
-    found = allreduce.crossovers(allreduce.judged(raw, "a"))
+    found = crossovers(judged(raw, "a"))
     assert all(sizes[0] <= each["bytes"] <= sizes[-1] for each in found)
     assert [each["bytes"] for each in found] == sorted(each["bytes"] for each in found)
     assert all(first["to"] == second["from"] for first, second in itertools.pairwise(found))
@@ -202,10 +201,10 @@ def test_crossovers_lie_between_measured_sizes_and_alternate(one: list[float], o
 def test_what_fusing_saves_counts_each_all_reduce_at_the_size_of_its_forward() -> None:
     raw = [block_row("nccl", 1024, 12.0), block_row("nccl", 4096, 14.0)]
     raw += [block_row("fused", 1024, 7.0), block_row("fused", 4096, 10.0)]
-    rows = allreduce.judged(raw, "a")
-    change = allreduce.fusion_saves(rows, fused="fused", unfused="nccl", count=100, batch=1, width=4)
+    rows = judged(raw, "a")
+    change = fusion_saves(rows, fused="fused", unfused="nccl", count=100, batch=1, width=4)
     assert math.isclose(change.step_saved_ms, 0.5)
     assert math.isclose(change.verify_saved_ms, 0.4)
     assert change.evidence == "modelled"
     with pytest.raises(UserError, match="8192 bytes"):
-        allreduce.fusion_saves(rows, fused="fused", unfused="nccl", count=1, batch=1, width=8)
+        fusion_saves(rows, fused="fused", unfused="nccl", count=1, batch=1, width=8)

@@ -25,7 +25,8 @@ from breakeven.hosts import LOCAL
 from breakeven.launch.design import Arm, Launch
 from breakeven.launch.serving import Serving
 from breakeven.sweep import cluster
-from breakeven.sweep.measuring import Measurement, Workload
+from breakeven.sweep.load import Workload
+from breakeven.sweep.measuring import Measurement
 from breakeven.sweep.store import Store
 from breakeven.workload.prompts import Prompt
 from tests import verdicts

@@ -31,7 +31,8 @@ from breakeven.launch.serving import Serving, end_leftovers
 from breakeven.server import LaunchFailure, Server, launch
 from breakeven.server.command import LaunchSpec
 from breakeven.sweep import running
-from breakeven.sweep.measuring import Measurement, Workload
+from breakeven.sweep.load import Workload
+from breakeven.sweep.measuring import Measurement
 from breakeven.sweep.store import Store
 from tests.conftest import Suite, run_cli
 from tests.ssh_box import ALIAS, Box, open_box, write_client

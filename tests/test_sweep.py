@@ -15,7 +15,7 @@ from breakeven.hosts import LOCAL
 from breakeven.launch import design
 from breakeven.launch.serving import Serving
 from breakeven.server import LaunchFailure, attach
-from breakeven.sweep import measuring, running
+from breakeven.sweep import load, measuring, running
 from breakeven.sweep.store import Store
 from breakeven.telemetry.failures import Failure
 from breakeven.workload.prompts import Prompt
@@ -78,7 +78,7 @@ def test_conditions_are_every_combination_and_the_plain_one_has_no_suffix() -> N
 def test_more_in_flight_than_the_server_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     many = SweepSettings(concurrency=[1, 16], kinds=["open chat"])
     refused = "concurrency holds 16, and a server runs 8 requests at once.*set max_running_requests: 16"
-    for choose in (running.plan, lambda settings: measuring.Workload.chosen(settings, list)):
+    for choose in (running.plan, lambda settings: load.Workload.chosen(settings, list)):
         with pytest.raises(UserError, match=refused):
             choose(many)
     assert running.plan(many.model_copy(update={"max_running_requests": 16}))
@@ -86,21 +86,21 @@ def test_more_in_flight_than_the_server_runs_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(attach, "look_at", lambda url: SimpleNamespace(effective=running_there))
     attached = attach.as_it_runs(many.model_copy(update={"host": "attach:http://127.0.0.1:30000"}), lambda text: None)
     with pytest.raises(UserError, match="a server runs 12 requests at once"):
-        measuring.Workload.chosen(attached, list)
+        load.Workload.chosen(attached, list)
 
 
 def test_every_condition_is_warmed_up_as_it_is_measured_and_with_texts_of_its_own() -> None:
     """SGLang compiles for a batch size and a way to sample when it first meets them."""
     settings = SweepSettings(concurrency=[1, 4], temperature=[0.0, 0.7], kinds=["open chat"], prompts_per_kind=2)
-    load = measuring.Workload.chosen(settings, list)
-    first, *others = load.batches
-    assert len(first.warm_up) >= 1 and max(each.max_new_tokens for each in first.warm_up) > measuring.WARM_TOKENS
+    chosen = load.Workload.chosen(settings, list)
+    first, *others = chosen.batches
+    assert len(first.warm_up) >= 1 and max(each.max_new_tokens for each in first.warm_up) > load.WARM_TOKENS
     assert [len(each.warm_up) for each in others] == [each.condition.concurrency for each in others] == [1, 4, 4]
     for batch in others:
-        assert all(each.max_new_tokens <= measuring.WARM_TOKENS for each in batch.warm_up)
+        assert all(each.max_new_tokens <= load.WARM_TOKENS for each in batch.warm_up)
         assert len({each.prompt for each in batch.warm_up}) == len(batch.warm_up)
-    warmed = {each.prompt for batch in load.batches for each in batch.warm_up}
-    assert not warmed & {each.prompt for batch in load.batches for each in batch.prompts}
+    warmed = {each.prompt for batch in chosen.batches for each in batch.warm_up}
+    assert not warmed & {each.prompt for batch in chosen.batches for each in batch.prompts}
 
 
 def test_the_plan_of_an_attached_server_is_one_measurement() -> None:
@@ -118,13 +118,13 @@ def test_a_pin_of_the_shell_counts_as_one(tmp_path: Path, monkeypatch: pytest.Mo
     drafters = [{"algorithm": "NGRAM", "draft_tokens": tokens, **more} for tokens, more in lengths.items()]
     settings = SweepSettings(engine="native", model="/m", drafters=drafters)
     serving = Serving(settings, tmp_path, LOCAL, Path("/m"), LOCAL.environ(), (), list)
-    load = measuring.Workload([measuring.Batch(design.Condition(), [], [], [])], Prompt("", "", "", 1))
+    chosen = load.Workload([load.Batch(design.Condition(), [], [], [])], Prompt("", "", "", 1))
 
     def no_server(self: Serving, name: str, *_: object) -> None:
         raise LaunchFailure(Failure("config", None, "it is a test", ""), tmp_path / "log")
 
     monkeypatch.setattr(Serving, "launch", no_server)
-    measurement = measuring.Measurement(settings, serving, load, Store(tmp_path, {}, resume=False), lambda text: None)
+    measurement = measuring.Measurement(settings, serving, chosen, Store(tmp_path, {}, resume=False), lambda text: None)
     arms = design.plan_arms(drafters)
     pinned = [measurement.run(design.Launch(arm, 0))[0].get("accept_length_pinned") for arm in arms]
     assert pinned == [None, 3.0, None, 2.0], "a baseline has no accept length"

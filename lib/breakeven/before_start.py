@@ -16,7 +16,7 @@ from breakeven.launch import unlaunched
 from breakeven.launch.design import Arm
 from breakeven.server import attach, surroundings
 from breakeven.sweep import running
-from breakeven.sweep.measuring import Workload
+from breakeven.sweep.load import Workload
 
 _KEYWORDS = {
     "model": ("embedded", "none"),

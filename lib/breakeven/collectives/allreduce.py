@@ -1,4 +1,4 @@
-"""All-reduce latency at the message sizes that decoding and verifying send: a table, its crossovers and a figure.
+"""All-reduce latency at the message sizes that decoding and verifying send.
 
 A forward of batch B reduces ``B x width x hidden`` numbers of 2 bytes, width being 1 for a decode step and the draft
 tokens (root included) for a verify. Each setting is measured A-B-A against a reference: in the same processes, and
@@ -19,33 +19,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure
-
 from breakeven import artifacts
-from breakeven.collectives.rows import ALLREDUCE, WITH_NORM, Row, between, blocks_of, crossovers, fusion_saves, judged
+from breakeven.collectives.rows import ALLREDUCE, WITH_NORM, Row, between, blocks_of, crossovers, judged
+from breakeven.collectives.shown import over
 from breakeven.config import ServerSettings
-from breakeven.display import plots
 from breakeven.embedded.model import ensure_model
 from breakeven.errors import UserError, one_line
 from breakeven.hosts import processes
 from breakeven.launch import unlaunched
 from breakeven.machine import gpus
 from breakeven.telemetry.failures import classify
-
-__all__ = [
-    "ALLREDUCE",
-    "COLUMNS",
-    "WITH_NORM",
-    "Setting",
-    "bench",
-    "bench_of",
-    "crossovers",
-    "figure",
-    "findings",
-    "fusion_saves",
-    "judged",
-    "payloads",
-]
 
 Say = Callable[[str], None]
 
@@ -55,21 +38,6 @@ OPERATIONS = {"reduce": ALLREDUCE, "reduce_and_norm": WITH_NORM}  # a reducer's 
 BYTES_PER_NUMBER = 2  # bfloat16
 SILENT_S = 420.0  # compiling a fused kernel takes minutes and says nothing
 TEARDOWN_S = 10.0  # ranks that have measured everything may take to end by themselves
-COLUMNS = {
-    "setting": "setting",
-    "operation": "operation",
-    "batch": "batch",
-    "width": "tokens per sequence",
-    "bytes": "bytes",
-    "us": "µs",
-    "ratio": "over the reference",
-    "floor": "noise floor",
-    "verdict": "verdict",
-    "graph": "graph",
-    "error": "relative error",
-    "status": "status",
-    "reason": "reason",
-}
 _RANKS = "breakeven.collectives.ranks"
 _REDUCERS = "breakeven.collectives.reducers"
 TORCH = f"{_REDUCERS}:TorchReducer"
@@ -175,7 +143,7 @@ def bench(
     def measured(settings: list[Setting], against: Setting) -> list[Row]:
         found: list[Row] = []
         while settings:
-            say(f"all-reduce bench, {_over(job)}: {', '.join(each.name for each in settings)}")
+            say(f"all-reduce bench, {over(job)}: {', '.join(each.name for each in settings)}")
             more, settings = _in_fresh_processes({**job, "reference": asdict(against)}, settings, log_path, silent_s)
             found += more
         return found
@@ -244,67 +212,3 @@ def _why(log_path: Path, ending: processes.Ending, hung: bool, silent_s: float) 
     with log_path.open(encoding="utf-8", errors="replace") as lines:
         failure = classify(lines, exit_code=ending.exit_code, signal=ending.signal)
     return f"{failure.cls}: {failure.text}" if failure else f"the processes ended: {ending}"
-
-
-# ---------------------------------------------------------------- shown
-
-
-def _over(job: Mapping[str, Any]) -> str:
-    return f"{job['ranks']} rank{'s' if job['ranks'] != 1 else ''} over {job['backend']}"
-
-
-def findings(result: Mapping[str, Any]) -> list[str]:
-    """What the bench showed, one sentence each."""
-    rows = [row for row in result["rows"] if row["status"] == "ok"]
-    where = f"{_over(result)}, {result['iterations']} iterations"
-    sentences = ["One rank reduces nothing: this shows that the bench runs here, and what a call costs."]
-    sentences = sentences if result["ranks"] == 1 else []
-    for operation in dict.fromkeys(row["operation"] for row in rows):
-        own = [row for row in rows if row["operation"] == operation]
-        for size in (min(row["bytes"] for row in own), max(row["bytes"] for row in own)):
-            best = min((row for row in own if row["bytes"] == size), key=lambda row: row["us"])
-            sentences.append(
-                f"{operation} of {_size(size)}: {best['us']:.1f} µs with {best['setting']}, the fastest here ({where})."
-            )
-    for cross in result["crossovers"] if result["ranks"] > 1 else ():
-        sentences.append(f"{cross['operation']}: from {_size(cross['bytes'])} on {cross['to']} beats {cross['from']}.")
-    for row in result["rows"]:
-        if row["status"] != "ok":
-            sentences.append(f"{row['setting']} was not measured: {row['reason']}.")
-    return list(dict.fromkeys(sentences))
-
-
-def figure(result: Mapping[str, Any]) -> plots.Figure:
-    """Latency by message size, a panel per operation, a line and a mark per setting, crossovers as vertical lines."""
-    rows = [row for row in result["rows"] if row["status"] == "ok"]
-    operations = [each for each in (ALLREDUCE, WITH_NORM) if any(row["operation"] == each for row in rows)]
-    canvas = matplotlib.figure.Figure(figsize=(8.0, 3.4 * len(operations)), layout="constrained")
-    for axes, operation in zip(canvas.subplots(len(operations), 1, squeeze=False)[:, 0], operations, strict=True):
-        own = [row for row in rows if row["operation"] == operation]
-        for place, setting in enumerate(dict.fromkeys(row["setting"] for row in rows)):
-            line = sorted((row for row in own if row["setting"] == setting), key=lambda row: row["bytes"])
-            if not line:
-                continue
-            look = {"marker": "osv^DPX*<>"[place % 10], "color": plots.PALETTE[place % len(plots.PALETTE)]}
-            axes.plot([r["bytes"] / 1024 for r in line], [r["us"] for r in line], label=setting, **look)
-        for cross in result["crossovers"]:
-            if cross["operation"] == operation:
-                axes.axvline(cross["bytes"] / 1024, color="#333333", linestyle="--", linewidth=1)
-        axes.set_xscale("log", base=2)
-        sizes_kib = sorted({row["bytes"] / 1024 for row in own})
-        axes.set_xticks(sizes_kib, [f"{size:g}" for size in sizes_kib])
-        axes.set_ylim(bottom=0)
-        axes.set_title(operation, loc="left", fontsize=10, fontweight="bold")
-        axes.set_xlabel("message, KiB")
-        axes.set_ylabel("µs, slowest rank")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    alt = "All-reduce latency by message size: " + "; ".join(
-        f"{row['operation']}, {row['setting']}, {_size(row['bytes'])}: {row['us']:.1f} µs" for row in rows
-    )
-    title = f"All-reduce latency with {_over(result)}; dashed: the fastest changes"
-    return plots.to_figure("allreduce", title, alt, canvas)
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1024:g} KiB" if size_bytes % 512 == 0 else f"{size_bytes} bytes"

@@ -21,7 +21,8 @@ from breakeven.config import SweepSettings
 from breakeven.errors import UserError
 from breakeven.launch.design import Launch
 from breakeven.launch.serving import OVERLAY, Serving
-from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, Workload, lost_connection, reference_cell
+from breakeven.sweep.load import Workload
+from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, lost_connection, reference_cell
 from breakeven.sweep.store import Store
 
 Say = Callable[[str], None]

@@ -21,7 +21,8 @@ from breakeven.launch.design import Arm, Launch, Variant, plan_arms, plan_condit
 from breakeven.launch.serving import Serving, end_leftovers
 from breakeven.server import attach
 from breakeven.sweep import cluster, expectations, forecast, search
-from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, Workload, lost_connection, pinned_length
+from breakeven.sweep.load import Workload
+from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, lost_connection, pinned_length
 from breakeven.sweep.store import Store
 
 Say = Callable[[str], None]

@@ -1,0 +1,83 @@
+"""What every server of a sweep is sent: the same requests for every arm and restart, and what warms it up for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from breakeven import artifacts, workload
+from breakeven.config import SweepSettings
+from breakeven.errors import UserError
+from breakeven.launch.design import Condition, plan_conditions
+
+WARM_TOKENS = 16
+"""Of an answer that only has a batch size compiled."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is sent under one condition: first ``warm_up``, then prompts that count, and others that keep them company
+    (see `workload`)."""
+
+    condition: Condition
+    prompts: list[workload.Prompt]
+    company: list[workload.Prompt]
+    warm_up: list[workload.Prompt]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every server of a sweep is sent: the same for every arm and restart, no text twice."""
+
+    batches: list[Batch]
+    traced: workload.Prompt
+
+    @classmethod
+    def chosen(cls, settings: SweepSettings, encode: Callable[[str], list[int]]) -> Workload:
+        """Raises UserError for a bad file, an unknown kind, too few prompts and prompts longer than the context."""
+        shipped = settings.prompts == "shipped"
+        prompts = workload.load_prompts(None if shipped else artifacts.located(settings.prompts))
+        conditions = plan_conditions(
+            settings.concurrency, settings.temperature, settings.context_tokens, settings.max_running_requests
+        )
+        per_kind, kinds = settings.prompts_per_kind, settings.kinds or None
+        *warm_up, traced = workload.warm_up(prompts)
+        first = warm_up or [traced]
+        batches: list[Batch] = []
+        for number, condition in enumerate(conditions):
+            measured = workload.choose(prompts, per_kind, kinds=kinds, skip=number * per_kind)
+            if condition.context_tokens:
+                texts = [each.prompt for each in prompts]
+                measured = [workload.lengthened(each, condition.context_tokens, encode, texts) for each in measured]
+            _refuse_too_long(measured, encode, settings.context_length)
+            longest = max(each.max_new_tokens for each in measured)
+            company = [replace(each, max_new_tokens=longest) for each in warm_up]  # short answers would end all at once
+            short = together(first, condition.concurrency) if batches or condition.concurrency > 1 else []
+            before = short if batches else [*first, *short]
+            batches.append(Batch(condition, measured, company if condition.concurrency > 1 else [], before))
+        return cls(batches, traced)
+
+    @property
+    def requests(self) -> int:
+        """Measured requests per server."""
+        return sum(len(batch.prompts) for batch in self.batches)
+
+
+def together(prompts: Sequence[workload.Prompt], count: int) -> list[workload.Prompt]:
+    """So many short requests with texts of their own: SGLang compiles kernels for a batch size and a way to sample when
+    it first meets them (a stop of 0.1 s for a drafter on an H200, in the first launch on a machine only)."""
+    chosen = [prompts[number % len(prompts)] for number in range(count)]
+    return [
+        replace(each, prompt=f"({number}) {each.prompt}", max_new_tokens=min(each.max_new_tokens, WARM_TOKENS))
+        for number, each in enumerate(chosen)
+    ]
+
+
+def _refuse_too_long(prompts: Sequence[workload.Prompt], encode: Callable[[str], list[int]], context: int) -> None:
+    for each in prompts:
+        tokens = len(encode(each.prompt))
+        if tokens + each.max_new_tokens > context:
+            raise UserError(
+                f"prompt {each.id!r} has {tokens} tokens and may be answered with {each.max_new_tokens}; "
+                f"context_length is {context}"
+            )
