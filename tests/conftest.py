@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,10 @@ import pytest
 from breakeven import artifacts, config
 from breakeven.server import Server, launch
 from breakeven.server.command import LaunchSpec
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script, which is inherited: what these tests interrupt would go on for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 Suite = Callable[..., Path]

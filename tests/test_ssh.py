@@ -22,6 +22,7 @@ import pytest
 
 from breakeven import artifacts
 from breakeven.config import SweepSettings
+from breakeven.embedded import engine
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL, Host
 from breakeven.hosts.remote import HostLost, Remote
@@ -149,7 +150,9 @@ def test_what_the_embedded_engine_compiles_is_kept_in_the_cache_of_the_machine_t
     box: Box, far: Remote
 ) -> None:
     assert far.cache.is_relative_to(box.home) and LOCAL.cache == artifacts.cache_root()
-    assert serving._embedded_environment(far)["NUMBA_CACHE_DIR"] == str(far.cache / "kernels")
+    environment = serving._embedded_environment(far, ranks=2)
+    assert environment["NUMBA_CACHE_DIR"] == str(far.cache / "kernels")
+    assert environment["OMP_NUM_THREADS"] == str(max(1, min(far.cores(), engine.MOST_THREADS) // 2))
 
 
 def test_a_folder_is_sent_once_and_what_is_damaged_again(box: Box, far: Remote, tmp_path: Path) -> None:
