@@ -224,6 +224,28 @@ def test_where_nothing_pays_the_best_is_of_those_with_most_servers_and_a_faster_
     answer = analyse(tmp_path)["answer"]
     assert answer["verdict"] == "not-distinguishable" and answer["best"]["cell"] == "ngram-d4"
     assert "; open: NGRAM with 8 draft tokens (1." in answer["sentence"] and answer["open"]["cell"] == "ngram-d8"
+    assert answer["sentence"].startswith("Not shown. The best drafter measured on 3 servers, NGRAM with 4")
+
+
+def test_a_decided_loser_is_no_worse_for_its_single_launch(tmp_path: Path) -> None:
+    """Even the *best* one loses, whatever it rests on."""
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 3.3), "ngram-d8": (2.0, 2.2)}, noise=0.003)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    content["cells"] = [row for row in content["cells"] if (row["cell"], row["restart"] > 0) != ("ngram-d8", True)]
+    artifacts.write_json(tmp_path / "cells.json", content)
+    answer = analyse(tmp_path)["answer"]
+    assert answer["best"]["cell"] == "ngram-d8" and answer["best"]["restarts"] == 1
+    assert answer["sentence"].startswith("No. Even the best drafter measured, NGRAM with 8") and not answer["open"]
+
+
+def test_failed_drafters_are_named_in_one_sentence(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.25), "ngram-d6": (2.0, 1.3), "ngram-d8": (2.0, 1.5)})
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        row["status"] = "failed" if row["cell"] in ("ngram-d6", "ngram-d8") else "ok"
+    artifacts.write_json(tmp_path / "cells.json", content)
+    told = [each for each in analyse(tmp_path)["answer"]["elsewhere"] if each.startswith("Not compared")]
+    assert len(told) == 1 and "NGRAM with 6 draft tokens; NGRAM with 8 draft tokens: no restart" in told[0]
 
 
 def test_a_drafter_whose_every_answer_loops_is_named_with_the_reason_and_not_compared(tmp_path: Path) -> None:

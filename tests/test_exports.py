@@ -95,6 +95,8 @@ def test_a_sweep_without_any_figure_still_exports_its_rows(run_dir: Path) -> Non
 def test_a_baseline_that_wins_is_named_as_itself_and_not_as_its_twin() -> None:
     fastest = exports.fastest_row([row("baseline", 70.0), row("baseline-again", 70.1), row("eagle3-s3", 60.0, 3)])
     assert fastest is not None and fastest["cell"] == "baseline"
+    alone = exports.fastest_row([row("baseline-again", 70.1), row("eagle3-s3", 60.0, 3)])
+    assert alone is not None and alone["cell"] == "baseline-again", "of a baseline it is all that there is"
 
 
 def test_a_server_that_was_attached_to_has_no_launch_script(run_dir: Path) -> None:

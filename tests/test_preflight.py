@@ -121,7 +121,7 @@ def test_a_driver_is_held_against_torchs_cuda(driver: str, cuda: str | None, exp
     assert [finding.severity for finding in gpu_checks.check_driver(driver, cuda)] == expected
 
 
-UUIDS = "0, GPU-aa11\n1, GPU-ab22\n2, GPU-cc33\n3, GPU-dd44\n"
+UUIDS = ("GPU-aa11", "GPU-ab22", "GPU-cc33", "GPU-dd44")
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,15 @@ UUIDS = "0, GPU-aa11\n1, GPU-ab22\n2, GPU-cc33\n3, GPU-dd44\n"
         ("1,-1,2", [1]),
         ("7", []),
         ("", []),
+        ("MIG-cc33", None),
     ],
 )
-def test_visible_gpus_are_read_as_cuda_reads_them(variable: str | None, visible: list[int]) -> None:
+def test_visible_gpus_are_read_as_cuda_reads_them(variable: str | None, visible: list[int] | None) -> None:
     assert gpu_checks.visible_gpus(variable, UUIDS) == visible
+
+
+def test_gpus_without_a_uuid_are_counted_all_the_same() -> None:
+    assert gpu_checks.visible_gpus(None, ["[N/A]", "[N/A]"]) == gpu_checks.visible_gpus("0,1", ["[N/A]"] * 2) == [0, 1]
 
 
 def test_what_was_overridden_is_a_warning() -> None:
@@ -323,7 +328,44 @@ def test_heads_have_to_share_out_evenly(
 ) -> None:
     config = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
     model = Model({name: value for name, value in config.items() if value}, {}, 0)
-    assert [finding.found for finding in model_checks.check_heads(model, ranks)] == ([told] if told else [])
+    found = [finding.found for finding in model_checks.check_heads(model, ranks)]
+    assert found == ([f"{told} (no architectures)"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ((), ["32 heads for 12 ranks (LlamaForCausalLM)"]),
+        (("--attn-dp-size", "3"), []),
+        (("--attention-data-parallel-size=3",), []),
+        (("--dp-size", "3", "--enable-dp-attention"), []),
+        (("--attn-cp-size", "3"), []),
+        (("--device", "cpu"), []),  # SGLang pads them there
+    ],
+)
+def test_what_splits_requests_or_texts_leaves_the_heads_to_fewer_ranks(
+    tmp_path: Path, flags: tuple[str, ...], told: list[str]
+) -> None:
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "architectures": ["LlamaForCausalLM"]}
+    spec = LaunchSpec("python", str(write_model(tmp_path / "target", **heads)), tp=12, flags=flags)
+    assert [each.found for each in preflight.check(LOCAL, [spec], {}) if each.subject == "heads"] == told
+
+
+def test_a_drafters_heads_are_shared_among_the_same_ranks(tmp_path: Path) -> None:
+    target = write_model(tmp_path / "target", num_attention_heads=32, num_key_value_heads=8)
+    draft = write_model(tmp_path / "draft", num_attention_heads=14, num_key_value_heads=2)
+    spec = LaunchSpec("python", str(target), tp=8, drafter=Drafter("STANDALONE", model=str(draft), steps=2, topk=1))
+    (finding,) = (each for each in preflight.check(LOCAL, [spec], {}) if each.subject == "heads")
+    assert finding.found.startswith("14 heads for 8 ranks")
+
+
+def test_ranks_on_a_processor_share_its_memory(tmp_path: Path) -> None:
+    target = str(write_model(tmp_path / "target"))
+    notes = [
+        next(each.found for each in preflight.check(LOCAL, [spec], {}) if each.subject == "memory")
+        for spec in (LaunchSpec("python", target, tp=tp, flags=("--device", "cpu")) for tp in (1, 3))
+    ]
+    assert notes[0] == notes[1] and "host memory" in notes[0]
 
 
 def test_a_context_beyond_the_models_is_an_error() -> None:
@@ -366,7 +408,7 @@ def test_kv_cache_is_counted_by_heads_or_by_mlas_latent() -> None:
 def test_memory_is_estimated_from_files_and_limits(weights_gib: int, tp: int, memory: float, severity: str) -> None:
     spec = LaunchSpec("python", "m", tp=tp, dtype="bfloat16", context_length=4096, max_running_requests=8)
     target = model(weight_bytes=weights_gib << 30, num_key_value_heads=8)
-    (finding,) = model_checks.check_memory(target, None, spec, memory, "GPU")
+    (finding,) = model_checks.check_memory(target, None, spec, memory, "GPU", tp)
     assert finding.severity == severity and f"{weights_gib / tp:.2f} GiB of weights" in finding.found
 
 
@@ -384,8 +426,8 @@ def test_memory_is_estimated_from_files_and_limits(weights_gib: int, tp: int, me
 def test_stages_share_the_weights_and_what_is_left_out_may_fit(
     flags: tuple[str, ...], severity: str, weights: str
 ) -> None:
-    spec = LaunchSpec("python", "m", flags=flags)
-    (finding,) = model_checks.check_memory(model(weight_bytes=25 << 30), None, spec, 23.99, "GPU")
+    spec, ranks = LaunchSpec("python", "m", flags=flags), 2 if weights == "12.50" else 1
+    (finding,) = model_checks.check_memory(model(weight_bytes=25 << 30), None, spec, 23.99, "GPU", ranks)
     assert finding.severity == severity and f"{weights} GiB of weights" in finding.found
 
 
@@ -508,10 +550,11 @@ class Box(Local):
         self.asked.append(line)
         if "compute_cap" in line:
             sizes = [("GPU A", 24_000), ("GPU A", 24_000), ("GPU B", 81_000), ("GPU B", 81_000)]
-            return Completed(0, "\n".join(f"{name}, 9.0, 580.1, {size} MiB, GPU-{size}" for name, size in sizes), "")
+            rows = zip(sizes, UUIDS, strict=True)
+            return Completed(0, "\n".join(f"{name}, 9.0, 580.1, {size} MiB, {uuid}" for (name, size), uuid in rows), "")
         if "inventory.py" in line:
             return Completed(0, json.dumps(inventory()), "")
-        answers = {"index,uuid": UUIDS, "topo -m": EIGHT_ON_PCIE, "topo -p2p": NO_P2P}
+        answers = {"topo -m": EIGHT_ON_PCIE, "topo -p2p": NO_P2P}
         return Completed(0, next((text for part, text in answers.items() if part in line), ""), "")
 
 
@@ -547,6 +590,9 @@ def test_the_visible_gpus_are_judged(
         (8, None, ("--nnodes", "2"), None),
         (4, None, ("--base-gpu-id", "1"), "the server needs 4, 3 can be used"),
         (6, None, ("--device", "cpu"), None),
+        (1, "MIG-1c2d", (), None),  # a part of a GPU is listed elsewhere
+        (2, None, ("--gpu-id-step", "2"), None),
+        (4, None, ("--gpu-id-step", "2"), "the server needs 4, 2 can be used"),
     ],
 )
 def test_more_ranks_than_gpus_are_refused_before_anything_is_loaded(

@@ -98,7 +98,10 @@ def test_every_condition_is_warmed_up_as_it_is_measured_and_with_texts_of_its_ow
     assert [len(each.warm_up) for each in others] == [each.condition.concurrency for each in others] == [1, 4, 4]
     for batch in others:
         assert all(each.max_new_tokens <= load.WARM_TOKENS for each in batch.warm_up)
-        assert len({each.prompt for each in batch.warm_up}) == len(batch.warm_up)
+    first_texts = {each.prompt for each in first.warm_up}
+    assert not first_texts & {each.prompt for batch in others for each in batch.warm_up}
+    ids = [each.id for batch in chosen.batches for each in batch.warm_up]
+    assert len(set(ids)) == len(ids), "the client knows a text by its prompt's id"
     warmed = {each.prompt for batch in chosen.batches for each in batch.warm_up}
     assert not warmed & {each.prompt for batch in chosen.batches for each in batch.prompts}
 

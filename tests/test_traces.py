@@ -243,8 +243,11 @@ def test_on_a_cpu_an_all_reduce_lasts_until_gloo_is_done() -> None:
             events.append({"ph": "X", "cat": "cpu_op", "name": name, "tid": 7, "ts": t + start, "dur": end - start})
         gloo = {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "tid": 9, "ts": t + 130, "dur": 350}
         events.append(gloo)
-    found = allreduce(trace_of(events))
+    broadcast = {"ph": "X", "cat": "user_annotation", "name": "gloo:broadcast", "tid": 9, "ts": 105.0, "dur": 5_000.0}
+    found = allreduce(trace_of([*events, broadcast]))
     assert (found["n"], found["count"], found["ms"]) == (3, 1, pytest.approx(0.38))
+    unseen = [event for event in events if event["name"] != "gloo:all_reduce" or event["ts"] > 2_000]
+    assert allreduce(trace_of(unseen))["ms"] == pytest.approx(0.02), "never the wait of another one"
     assert cycle_parts(trace_of(events))["work_ms"]["decode"]["all"] == pytest.approx(0.1 + 0.38 + 0.1)
 
 

@@ -175,7 +175,7 @@ def _described(
     lengths = {"accept_length": _possible(row["accept_length"], arm)} if row["accept_length"] else {}
     if not row["speedup"] and (loops := _all_loop(samples, arm.name)):
         what["note"] = loops
-    if arm.pinned_length:
+    if arm.pinned_length and row["break_even"]:
         note = f"accept length pinned to {arm.pinned_length:g}: the cost is real, the speed-up is not"
         what |= {"verdict": "needs-more", "verdict_same_prompts": "needs-more", "p_pays": None, "note": note}
     return {**row, **what, **lengths, "prompts_accept_length": accept_lengths(samples, arm.name, row)}

@@ -42,7 +42,7 @@ def next_steps(
     best = answer["best"]
     pinned = [row for row in comparisons if row["accept_length_pinned"] and row["break_even"]]
     rows: list[dict[str, Any]] = []
-    undecided = answer["open"] if best and best["verdict"] in DECIDED else best
+    undecided = answer.get("open") or (best if best and best["verdict"] not in DECIDED else None)
     if undecided:
         rows += _decide(undecided, setting, noise)
     if best and best["verdict"] in DECIDED:

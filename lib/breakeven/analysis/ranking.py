@@ -29,14 +29,14 @@ def _condition_of(row: Row) -> tuple[Any, ...]:
 
 
 def best_of(judged: Sequence[Row]) -> Row:
-    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of those that rest
-    on most servers: of single launches the fastest is luck."""
+    """The fastest of the cells that pay; where none does, of those that pay on these prompts; else of all, but for
+    undecided ones that rest on fewer servers than another: of single launches the fastest is luck."""
     for key in ("verdict", "verdict_same_prompts"):
         paying = [row for row in judged if row[key] == "pays"]
         if paying:
             return max(paying, key=_speedup)
-    most = max(row["restarts"] for row in judged)
-    return max((row for row in judged if row["restarts"] == most), key=_speedup)
+    most = max((row["restarts"] for row in judged if not _is_decided(row)), default=0)
+    return max((row for row in judged if _is_decided(row) or row["restarts"] == most), key=_speedup)
 
 
 def still_open(judged: Sequence[Row], best: Row) -> list[Row]:
@@ -50,6 +50,10 @@ def still_open(judged: Sequence[Row], best: Row) -> list[Row]:
     if best[key] not in DECIDED:
         others = [row for row in others if _speedup(row) > _speedup(best)]
     return sorted(others, key=_speedup, reverse=True)
+
+
+def _is_decided(row: Row) -> bool:
+    return row[decided_key(row)] in DECIDED
 
 
 def _speedup(row: Row) -> float:

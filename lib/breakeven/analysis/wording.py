@@ -31,7 +31,7 @@ def answer(contest: Sequence[Row], source: str, level: float, noise: Sequence[Ro
 
     ``contest``: every arm beside the baseline that it has to beat, the fastest of its condition; ``noise`` is that of
     `cautions.launch_spreads`. Of the keys, ``best`` is the row that the sentence is about, ``open`` that of a drafter
-    which may still pay where the best one does not.
+    which may still pay where the best one does not, or looks faster than an undecided one and rests on fewer servers.
     """
     judged = [row for row in contest if row["speedup"] and not row["accept_length_pinned"]]
     pinned = [row for row in contest if row["break_even"] and row["accept_length_pinned"]]
@@ -152,9 +152,10 @@ def sentence_of(best: Row, others: Sequence[Row], level: float) -> str:
             f"On these {best['prompts']} prompts{no}: the best drafter measured, {name}, decodes at "
             f"{_times(same, level)} the rate of {reference}{told}. For other prompts it is open: {_open(ratio)}."
         )
+    fewer = "" if not others else f" on {best['restarts']} servers"
     return (
-        f"Not shown. The best drafter measured, {name}, decodes at {_times(ratio, level)} the rate of {reference}"
-        f"{_rates(best)}: it may be faster or slower{_open_in_words(others, best)}."
+        f"Not shown. The best drafter measured{fewer}, {name}, decodes at {_times(ratio, level)} the rate of "
+        f"{reference}{_rates(best)}: it may be faster or slower{_open_in_words(others, best)}."
     )
 
 

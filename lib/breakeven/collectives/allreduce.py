@@ -159,7 +159,7 @@ def bench(
     raw += [between(row, first, last or first) for row in apart]
     rows = judged(raw, reference.name)
     result = {**{name: job[name] for name in ("ranks", "device", "backend", "hidden", "iterations")}, "rows": rows}
-    result |= {"reference": reference.name, "crossovers": crossovers(rows)}
+    result |= {"reference": reference.name, "crossovers": crossovers(rows) if ranks > 1 else []}
     artifacts.write_json(run_dir / "allreduce.json", result)
     return result
 

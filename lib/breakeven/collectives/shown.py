@@ -46,7 +46,7 @@ def findings(result: Mapping[str, Any]) -> list[str]:
             sentences.append(
                 f"{operation} of {_size(size)}: {best['us']:.1f} µs with {best['setting']}, the fastest here ({where})."
             )
-    for cross in result["crossovers"] if result["ranks"] > 1 else ():
+    for cross in result["crossovers"]:
         sentences.append(f"{cross['operation']}: from {_size(cross['bytes'])} on {cross['to']} beats {cross['from']}.")
     for row in result["rows"]:
         if row["status"] != "ok":
@@ -82,7 +82,8 @@ def figure(result: Mapping[str, Any]) -> plots.Figure:
     alt = "All-reduce latency by message size: " + "; ".join(
         f"{row['operation']}, {row['setting']}, {_size(row['bytes'])}: {row['us']:.1f} µs" for row in rows
     )
-    title = f"All-reduce latency with {over(result)}; dashed: the fastest changes"
+    title = f"All-reduce latency with {over(result)}"
+    title += "; dashed: the fastest changes" if result["crossovers"] else ""
     return plots.to_figure("allreduce", title, alt, canvas)
 
 

@@ -68,18 +68,19 @@ def link_matrix(text: str) -> dict[tuple[int, int], str]:
     return links
 
 
-def visible_gpus(variable: str | None, listed: str) -> list[int]:
+def visible_gpus(variable: str | None, uuids: Sequence[str]) -> list[int] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, by nvidia-smi's index; all where it is not set.
 
-    ``listed`` is ``nvidia-smi --query-gpu=index,uuid --format=csv,noheader``. CUDA takes the beginning of an UUID for
-    the whole, and stops at the first entry that is no GPU.
+    ``uuids`` are those of the host's GPUs by index. CUDA takes the beginning of one for the whole, and stops at the
+    first entry that is no GPU. None where an entry is a part of a GPU (MIG), which is listed elsewhere.
     """
-    by_uuid = {uuid: int(index) for index, uuid in _rows(listed, 2) if index.isdecimal()}
     if variable is None:
-        return sorted(by_uuid.values())
-    found = []
+        return list(range(len(uuids)))
+    found: list[int] = []
     for entry in map(str.strip, variable.split(",")):
-        named = [index for uuid, index in by_uuid.items() if entry == str(index) or (entry and uuid.startswith(entry))]
+        if entry.startswith("MIG"):
+            return None
+        named = [n for n, uuid in enumerate(uuids) if entry == str(n) or (entry and uuid.startswith(entry))]
         if len(named) != 1:
             break
         found += named

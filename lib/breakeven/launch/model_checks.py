@@ -11,7 +11,7 @@ from breakeven.errors import UserError, one_line
 from breakeven.launch.gpu_checks import Finding
 from breakeven.launch.model_files import Model, kv_bytes_per_token
 from breakeven.server.command import Drafter, LaunchSpec, effective_drafter
-from breakeven.server.flags import value_of, whole_number
+from breakeven.server.flags import value_of
 from breakeven.telemetry.releases import version_key
 
 SAMPLE = 2000
@@ -144,26 +144,26 @@ def longer_context_allowed_by(arguments: Sequence[str], environment: Mapping[str
     return LONGER if environment.get(LONGER, by_itself).lower() in ("1", "true", "yes", "y") else ""
 
 
-def check_heads(target: Model, ranks: int) -> list[Finding]:
+def check_heads(model: Model, ranks: int) -> list[Finding]:
     """Attention heads against the ranks that share them; fewer key-value heads than ranks are copied to all."""
-    heads, kv_heads = target.number("num_attention_heads"), target.number("num_key_value_heads")
+    heads, kv_heads = model.number("num_attention_heads"), model.number("num_key_value_heads")
     unequal = [heads] if heads and heads % ranks else []
     unequal += [kv_heads] if kv_heads and max(kv_heads, ranks) % min(kv_heads, ranks) else []
     if not unequal:
         return []
     means = "Every rank needs as many of them: SGLang refuses that of most models, after the ranks have started."
-    todo = f"Choose a tp that divides {unequal[0]}."
-    return [Finding("warning", "heads", f"{unequal[0]} heads for {ranks} ranks", means, todo)]
+    kind = ", ".join(model.architectures) or "no architectures"
+    found = f"{unequal[0]} heads for {ranks} ranks ({kind})"
+    return [Finding("warning", "heads", found, means, "Choose another tp, or another model or drafter.")]
 
 
 def check_memory(
-    target: Model, draft: Model | None, spec: LaunchSpec, memory_gib: float | None, device: str
+    target: Model, draft: Model | None, spec: LaunchSpec, memory_gib: float | None, device: str, ranks: int
 ) -> list[Finding]:
-    """Weights per rank and the size of the KV cache that the limits ask for, against the memory of a device."""
+    """Weights and the KV cache that the limits ask for, of one of the ``ranks``, against the memory of its device."""
     if memory_gib is None:
         return []
     arguments = [*spec.defaults, *spec.flags]
-    ranks = spec.tp * whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
     weights = (target.weight_bytes + (draft.weight_bytes if draft else 0)) / ranks / _GIB
     per_token = kv_bytes_per_token(target, spec.dtype) / ranks
     wanted = (spec.context_length or 0) * (spec.max_running_requests or 0)

@@ -39,7 +39,7 @@ def check(host: Host, specs: Sequence[LaunchSpec], environment: Mapping[str, str
     """
     about = machine.describe(Path(), host)
     gpus, packages = about["gpus"], about["packages"]
-    listed = _said(host, environment, "nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader") if gpus else ""
+    uuids = [gpu["uuid"] for gpu in gpus]
     read = cache(lambda path: read_model(host, Path(path)))
     findings: list[Finding] = []
     memory: list[tuple[int, int, Finding]] = []
@@ -49,13 +49,15 @@ def check(host: Host, specs: Sequence[LaunchSpec], environment: Mapping[str, str
         target, draft = read(spec.model_path), read(spec.drafter.model) if spec.drafter and spec.drafter.model else None
         findings += _check_models(spec, arguments, own, packages.get("sglang"), target, draft)
         findings += gpu_checks.check_packages(packages, about["pins"], own)
-        used, needed = _used_gpus(spec, arguments, own, listed), _gpus_needed(spec, arguments)
-        device, gib = "host memory", about["memory_gib"]
+        device, gib, ranks = "host memory", about["memory_gib"], 1  # which all of them share
         if gpus and value_of(arguments, "--device") != "cpu":
+            visible = gpu_checks.visible_gpus(own.get("CUDA_VISIBLE_DEVICES"), uuids)
+            used = _used_gpus(spec, arguments, list(range(len(gpus))) if visible is None else visible)
+            findings += [] if visible is None else gpu_checks.check_count(_gpus_needed(spec, arguments), used)
             device, gib = "GPU", gpu_checks.memory_gib([gpu for index, gpu in enumerate(gpus) if index in used])
+            ranks = spec.tp * whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
             places[spec.tp, *used, *map(own.get, _READ_BY_TOOLS)] = (spec.tp, used, own)
-            findings += gpu_checks.check_count(needed, used)
-        for finding in model_checks.check_memory(target, draft, spec, gib, device):
+        for finding in model_checks.check_memory(target, draft, spec, gib, device, ranks):
             memory.append((_ORDER.index(finding.severity), -(draft.weight_bytes if draft else 0), finding))
     findings += [worst[-1] for worst in sorted(memory, key=lambda each: each[:2])[:1]]
     for place in places.values():
@@ -85,9 +87,9 @@ def _check_models(
 ) -> list[Finding]:
     allowed_by = model_checks.longer_context_allowed_by(arguments, environment, release)
     findings = model_checks.check_context(target, spec.context_length, allowed_by)
-    groups = whole_number(arguments, "--dp-size", "--data-parallel-size")
-    sharing = max(1, spec.tp // groups) if "--enable-dp-attention" in arguments else spec.tp
-    findings += model_checks.check_heads(target, sharing)
+    if value_of(arguments, "--device") != "cpu":  # there SGLang pads them
+        for model in filter(None, (target, draft)):
+            findings += model_checks.check_heads(model, _ranks_of_attention(spec, arguments))
     backend, page_size = value_of(arguments, "--attention-backend"), whole_number(arguments, "--page-size")
     if spec.drafter:
         findings += model_checks.check_shape(spec.drafter, release, backend, page_size)
@@ -95,11 +97,19 @@ def _check_models(
     return findings
 
 
-def _used_gpus(spec: LaunchSpec, arguments: Sequence[str], environment: Mapping[str, str], listed: str) -> list[int]:
-    """The GPUs that a server would take, by nvidia-smi's index."""
-    visible = gpu_checks.visible_gpus(environment.get("CUDA_VISIBLE_DEVICES"), listed)
-    first = whole_number(arguments, "--base-gpu-id", least=0)
-    return visible[first : first + _gpus_needed(spec, arguments)]
+def _ranks_of_attention(spec: LaunchSpec, arguments: Sequence[str]) -> int:
+    """How many ranks share a sequence's heads: those of tensor parallelism, less what splits requests or texts."""
+    groups = whole_number(arguments, "--attn-dp-size", "--attention-data-parallel-size")
+    if "--enable-dp-attention" in arguments:  # before 0.5.23 the only way
+        groups = max(groups, whole_number(arguments, "--dp-size", "--data-parallel-size"))
+    groups *= whole_number(arguments, "--attn-cp-size", "--attention-context-parallel-size")
+    return max(1, spec.tp // groups)
+
+
+def _used_gpus(spec: LaunchSpec, arguments: Sequence[str], visible: Sequence[int]) -> list[int]:
+    """The GPUs of those visible that a server would take, by nvidia-smi's index."""
+    first, step = whole_number(arguments, "--base-gpu-id", least=0), whole_number(arguments, "--gpu-id-step")
+    return list(visible[first::step][: _gpus_needed(spec, arguments)])
 
 
 def _gpus_needed(spec: LaunchSpec, arguments: Sequence[str]) -> int:

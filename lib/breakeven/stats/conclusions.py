@@ -166,10 +166,7 @@ def without_data(key: dict[str, Any], cell: str, baseline: str) -> dict[str, Any
         "p_pays", "p_adjusted", "share_of_prompts", "assumed_launch_sd", "noise_floor", "noise_widest", "detectable",
         "repeats_to_decide", "prompts_to_decide", "bootstrap", "spec_tok_s", "base_tok_s",
     )  # fmt: skip
-    note = (
-        f"{cell} and {baseline} have no restart and prompt in common that can be used (failed, degenerate or missing "
-        "requests)"
-    )
+    note = f"no restart and prompt in common with {baseline} that can be used (failed, degenerate or missing requests)"
     return {
         "cell": cell,
         "kind": None,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from breakeven import artifacts
-from breakeven.launch.design import TWIN
+from breakeven.launch.design import BASELINE, TWIN
 from breakeven.telemetry.releases import version_key
 
 WITHIN = 0.05  # candidates of adaptive speculation: chains whose rate is within this share of the best
@@ -112,7 +112,9 @@ def parquet(table: pd.DataFrame) -> bytes:
 
 def fastest_row(cells: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """A row of the cell with the highest mean rate at the lowest concurrency; baselines may win, not as their twins."""
-    good = [row for row in _with_a_rate(cells) if TWIN not in row["cell"]]
+    good = _with_a_rate(cells)
+    there = {row["cell"] for row in good}
+    good = [row for row in good if TWIN not in row["cell"] or row["cell"].replace(TWIN, BASELINE) not in there]
     if not good:
         return None
     least = min(row["concurrency"] for row in good)

@@ -27,7 +27,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """What every server of a sweep is sent: the same for every arm and restart, no text twice."""
+    """What every server of a sweep is sent: the same for every arm and restart, no measured text twice."""
 
     batches: list[Batch]
     traced: workload.Prompt
@@ -52,7 +52,8 @@ class Workload:
             _refuse_too_long(measured, encode, settings.context_length)
             longest = max(each.max_new_tokens for each in measured)
             company = [replace(each, max_new_tokens=longest) for each in warm_up]  # short answers would end all at once
-            short = together(first, condition.concurrency) if batches or condition.concurrency > 1 else []
+            done = sum(len(batch.warm_up) for batch in batches)
+            short = together(first, condition.concurrency, done) if done or condition.concurrency > 1 else []
             before = short if batches else [*first, *short]
             batches.append(Batch(condition, measured, company if condition.concurrency > 1 else [], before))
         return cls(batches, traced)
@@ -63,14 +64,16 @@ class Workload:
         return sum(len(batch.prompts) for batch in self.batches)
 
 
-def together(prompts: Sequence[workload.Prompt], count: int) -> list[workload.Prompt]:
-    """So many short requests with texts of their own: SGLang compiles kernels for a batch size and a way to sample when
-    it first meets them (a stop of 0.1 s for a drafter on an H200, in the first launch on a machine only)."""
-    chosen = [prompts[number % len(prompts)] for number in range(count)]
-    return [
-        replace(each, prompt=f"({number}) {each.prompt}", max_new_tokens=min(each.max_new_tokens, WARM_TOKENS))
-        for number, each in enumerate(chosen)
-    ]
+def together(prompts: Sequence[workload.Prompt], count: int, done: int = 0) -> list[workload.Prompt]:
+    """So many short requests with texts of their own, after ``done`` others: SGLang compiles kernels for a batch size
+    and a way to sample when it first meets them (a stop of 0.1 s for a drafter on an H200, in the first launch on a
+    machine only)."""
+    asked = []
+    for number in range(done, done + count):
+        like = prompts[number % len(prompts)]
+        tokens = min(like.max_new_tokens, WARM_TOKENS)
+        asked.append(replace(like, id=f"{like.id}-{number}", prompt=f"({number}) {like.prompt}", max_new_tokens=tokens))
+    return asked
 
 
 def _refuse_too_long(prompts: Sequence[workload.Prompt], encode: Callable[[str], list[int]], context: int) -> None:

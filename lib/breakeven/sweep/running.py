@@ -83,7 +83,8 @@ def _run(settings: SweepSettings, run_dir: Path, say: Say) -> dict[str, Any]:
     serving = Serving.prepare(settings, run_dir, say)
     arms = list({each.arm.name: each.arm for each in launches}.values())
     workload = Workload.chosen(settings, serving.encode)
-    preflight.refuse_errors(serving.preflight(arms))
+    found = serving.preflight(arms)
+    preflight.refuse_errors([each for each in found if not settings.workers or each.subject != "GPUs"])  # Ray counts
     serving.refuse_unbuildable(arms)
     refuse_pinned(arms, serving.whole_environment, search=settings.search)
     end_leftovers(run_dir, say, serving.host)

@@ -1,8 +1,8 @@
 """Which launch a sweep needs next, from what it has measured: most of a grid can be told from a few servers.
 
 The ends of a family tell of what lies between them (`expectations`). A chain is left unmeasured only when it
-can't win even with the whole margin in its favour. The winner is measured in every restart, and so are the best of each
-other algorithm and the winner's neighbours, unless they are far behind.
+can't win even with the whole margin in its favour. The winner and the best of each other algorithm are measured in
+every restart and the winner's neighbours in the last, unless they are far behind.
 
 Everything here is a pure function of the results: a sweep that was cut off decides the same again.
 """

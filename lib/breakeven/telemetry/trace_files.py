@@ -169,15 +169,15 @@ def _top_operators(events: Iterable[dict[str, Any]]) -> list[Span]:
 
 
 def _waited_for(operators: list[Span], annotations: Iterable[dict[str, Any]]) -> list[Span]:
-    """Operators of PyTorch's process group with the time that the thread then waited: Gloo does the work on a thread of
-    its own, which its annotation tells, and the operator only sets it going."""
-    done = sorted((_span(e) for e in annotations if e["name"].startswith("gloo:")), key=lambda span: span.start_us)
+    """All-reduces of PyTorch's process group with the time that the thread then waited: Gloo does the work on a thread
+    of its own, which its annotation tells, and the operator only sets it going."""
+    done = sorted((_span(e) for e in annotations if e["name"] == "gloo:all_reduce"), key=lambda span: span.start_us)
     starts = [span.start_us for span in done]
     waited = []
     for span, following in itertools.zip_longest(operators, operators[1:]):
+        ends_us = following.start_us if following else math.inf
         first = bisect.bisect_left(starts, span.start_us)
-        if span.name.startswith("c10d::") and first < len(done):
-            until = min(done[first].end_us, following.start_us if following else math.inf)
-            span = Span(span.name, span.start_us, max(span.end_us, until))
+        if span.name == "c10d::allreduce_" and first < len(done) and starts[first] < ends_us:
+            span = Span(span.name, span.start_us, max(span.end_us, min(done[first].end_us, ends_us)))
         waited.append(span)
     return waited
