@@ -91,7 +91,8 @@ def test_texts_that_part_at_near_ties_are_called_rounding(tmp_path: Path) -> Non
     artifacts.write_json(tmp_path / "cells.json", content)
     result = analyse(tmp_path)
     assert not [warning for warning in result["warnings"] if warning["code"] == "output-differs"]
-    assert any("1 of 16 greedy texts of NGRAM part" in each and "no fault" in each for each in result["findings"])
+    told = next(each for each in result["findings"] if "1 of 16 greedy texts of NGRAM part" in each)
+    assert "what rounding does" in told
 
 
 def test_partial_samples_of_a_launch_that_failed_are_kept_but_not_analysed(tmp_path: Path) -> None:

@@ -62,9 +62,20 @@ def test_a_launch_on_a_slower_host_is_named_as_people_count() -> None:
     slow = [launch("ngram-d4", 0, 80.0, profile={"host_operator_us": 4.6}),
             launch("ngram-d4", 1, 60.0, profile={"host_operator_us": 9.2})]  # fmt: skip
     text = warned(slow)["slow-host"]
-    assert text.startswith("ngram-d4, restart 2:") and "9.2 µs" in text
+    assert text.startswith("ngram-d4, restart 2:") and "9.2 µs" in text and "60.0 against 80.0 tok/s" in text
     slow[1]["profile"]["host_operator_us"] = 5.0
     assert "slow-host" not in warned(slow)
+
+
+@pytest.mark.parametrize(("fused", "warns"), [([], True), (["allreduce_fusion_kernel_oneshot_lamport"], False)])
+def test_a_variant_that_asks_for_fusion_and_never_runs_it_is_named(fused: list[str], warns: bool) -> None:
+    asks = {"command": ["python", "--flashinfer-allreduce-fusion-backend", "trtllm"]}
+    traced = {"profile": {"allreduce": {"count": 61, "ms": 1.0, "n": 7, "kernels": {}}, "fused": fused}}
+    plain = {"command": ["python", "--enforce-disable-flashinfer-allreduce-fusion"]}
+    none = {"profile": {**traced["profile"], "fused": []}}
+    cells = [launch("off/baseline", 0, 4.2, **plain, **none), launch("on/baseline", 0, 4.5, **asks, **traced)]
+    text = warned(cells).get("fusion-did-not-run", "")
+    assert ("variant on asks" in text and "61 others" in text) if warns else not text
 
 
 def test_a_cycle_shorter_than_a_step_says_that_the_machine_changed(tmp_path: Path) -> None:
@@ -93,7 +104,7 @@ def test_arms_left_to_a_prediction_are_those_that_were_not_measured(tmp_path: Pa
     result = analysis.analyse(analysis.load(tmp_path), BreakEvenSettings())
     assert [row["arm"] for row in result["predictions"]] == ["ngram-d3"]
     assert (
-        "what could not be 2 % faster than the best was not launched (ngram-d3, at best 21.5 tok/s)"
+        "what was not expected to be 2 % faster than the best was not launched (ngram-d3, at best 21.5 tok/s)"
         in result["answer"]["how"]
     )
 

@@ -12,6 +12,7 @@ from breakeven.analysis import disturbances
 from breakeven.analysis.arms import Arm, arms_of, in_words
 from breakeven.costs.audit import IDLE_DRAFTER, TIE_BAND
 from breakeven.launch.design import DEFAULT_VARIANT
+from breakeven.launch.four_facts import asks_for_fusion
 
 NEAR_TIE_NATS = 0.25
 """Largest gap of the two highest log-probabilities that bfloat16 rounding may bridge.
@@ -42,6 +43,7 @@ def warn(
         *_cycles_below_a_step(comparisons),
         *_unequal_limits(cells),
         *({"code": "floor-above-step", "text": row["how"]} for row in floors if row.get("above_step")),
+        *_fusion_that_did_not_run(cells),
         *_slow_hosts(cells),
         *_cycle_estimates_differ(cells),
         *_pinned(cells),
@@ -116,19 +118,35 @@ def _cycles_below_a_step(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[d
             yield {"code": "cycle-below-step", "text": text}
 
 
+def _fusion_that_did_not_run(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """Variants that ask for the fused all-reduce and whose traces, all of them, show other ones alone."""
+    by_variant: dict[str, list[Mapping[str, Any]]] = {}
+    for row in cells:
+        traced = (row.get("profile") or {}).get("allreduce")
+        if traced and traced["count"] and asks_for_fusion(row.get("command") or ()):
+            by_variant.setdefault(row["variant"], []).append(row["profile"])
+    for variant, profiles in by_variant.items():
+        if not any(profile["fused"] for profile in profiles):
+            text = (
+                f"variant {variant} asks for the fused all-reduce, and no traced launch ran it "
+                f"({profiles[0]['allreduce']['count']:g} others in a target forward): what it differs by is not fusion"
+            )
+            yield {"code": "fusion-did-not-run", "text": text}
+
+
 def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     """Launches of one arm whose host took longer for the same operators while it was traced."""
-    by_arm: dict[str, list[tuple[float, str]]] = {}
+    by_arm: dict[str, list[tuple[float, str, float]]] = {}
     for row in cells:
-        took_us = (row.get("profile") or {}).get("host_operator_us")
-        if took_us:
-            by_arm.setdefault(row.get("arm") or row["cell"], []).append((took_us, _launch(row)))
+        if took_us := (row.get("profile") or {}).get("host_operator_us"):
+            launch = (took_us, _launch(row), row.get("tok_s") or 0.0)
+            by_arm.setdefault(row.get("arm") or row["cell"], []).append(launch)
     for launches in by_arm.values():
-        (least, _), (most, slow) = min(launches), max(launches)
+        (least, _, usual), (most, slow, rate) = min(launches), max(launches)
         if most > HOSTS_DIFFER * least:
             text = (
-                f"{slow}: a host operator took {most:.1f} µs there and {least:.1f} µs in another launch of the same "
-                "arm: its trace is about a slower host, and so may its rate be"
+                f"{slow}: while it was traced a host operator took {most:.1f} µs, and {least:.1f} µs in another launch "
+                f"of the same arm; its requests, before that, gave {rate:.1f} against {usual:.1f} tok/s"
             )
             yield {"code": "slow-host", "text": text}
 

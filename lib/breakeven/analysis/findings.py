@@ -52,7 +52,7 @@ def _canary_sentence(compared: int, parted: Sequence[Row], drafters: str) -> str
         f"two likeliest tokens are at most {widest:.3f} nats apart. "
     )
     if widest <= NEAR_TIE_NATS:
-        return text + "That is rounding, no fault: a verify of several tokens rounds differently from single steps."
+        return text + "That is what rounding does: a verify of several tokens rounds differently from single steps."
     return text + "That is more than rounding explains: see the warnings."
 
 
@@ -123,4 +123,5 @@ def of_search(predictions: Sequence[Row]) -> str:
         for row in predictions[:3]
     ]
     more = f" and {len(predictions) - 3} more" if len(predictions) > 3 else ""
-    return f" It was a search: what could not be 2 % faster than the best was not launched ({'; '.join(told)}{more})."
+    why = "what was not expected to be 2 % faster than the best was not launched"
+    return f" It was a search: {why} ({'; '.join(told)}{more})."

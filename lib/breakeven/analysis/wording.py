@@ -62,9 +62,10 @@ def _how(rows: Sequence[Row], source: str) -> str:
     prompts = max((row["prompts"] for row in rows), default=0)
     servers = "1 fresh server" if restarts[-1] == 1 else f"{restarts[-1]} fresh servers"
     servers = servers if len(restarts) == 1 else f"{restarts[0]} to {servers}"
+    among = " (its own: others' fall into a request)" if any(row["concurrency"] > 1 for row in rows) else ""
     return (
         f"Source: {source}. Each figure comes from {servers} per cell with the same {prompts} prompts each, cells "
-        "interleaved, prefill and warm-up excluded; rates are tokens over seconds, summed over them."
+        f"interleaved, prefill{among} and warm-up excluded; rates are tokens over seconds, summed over them."
     )
 
 

@@ -118,6 +118,11 @@ def backend_of(kernel: str) -> str:
     return next((name for pattern, name in _KERNELS if pattern.search(kernel)), "another")
 
 
+def asks_for_fusion(command: Iterable[str]) -> bool:
+    """Whether a server's flags ask for the fused all-reduce."""
+    return _fusion_requested(list(command), {}).startswith("yes")
+
+
 def _fusion_requested(arguments: list[str], effective: Mapping[str, Any]) -> str:
     if "--enforce-disable-flashinfer-allreduce-fusion" in arguments:
         return "off"

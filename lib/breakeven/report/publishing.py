@@ -27,7 +27,7 @@ DATA_FILES = {
     "forecast.json": "what fusing was predicted to bring, before it was measured",
     "breakeven.json": "results, intervals, verdicts, what-if, next steps, warnings",
     "plan.md": "what to do next, ranked",
-    "fastest.sh": "launches the fastest server that was measured",
+    "fastest.sh": "launches the server of the cell with the highest mean rate",
     "comparisons.csv": "break-even per arm",
     "by_kind.csv": "break-even per arm and kind of prompt",
     "variants.csv": "variants of the server against the default",
