@@ -207,5 +207,7 @@ def test_what_fusing_saves_counts_each_all_reduce_at_the_size_of_its_forward() -
     assert math.isclose(change.step_saved_ms, 0.5)
     assert math.isclose(change.verify_saved_ms, 0.4)
     assert change.evidence == "modelled"
-    with pytest.raises(UserError, match="8192 bytes"):
+    with pytest.raises(UserError, match=r"no figure of fused at 8192 bytes; it has \["):
         fusion_saves(rows, fused="fused", unfused="nccl", count=1, batch=1, width=8)
+    with pytest.raises(UserError, match=r"no figure of custom at .* bytes; it has fused, nccl"):
+        fusion_saves(rows, fused="fused", unfused="custom", count=1, batch=1, width=4)

@@ -116,12 +116,14 @@ def fusion_saves(
         for row in rows
         if row["status"] == "ok" and row["operation"] == WITH_NORM
     }
-    sizes = sorted({size for _, size in us})
     per_token = {row["bytes"] // (row["batch"] * row["width"]) for row in rows if row["status"] == "ok"}
     saved = {}
     for name, tokens in (("verify", batch * width), ("step", batch)):
         size = tokens * max(per_token, default=0)
-        if (fused, size) not in us or (unfused, size) not in us:
-            raise UserError(f"the bench has no figure of {fused} and {unfused} at {size} bytes; it has {sizes}")
+        for setting in (fused, unfused):
+            if (setting, size) not in us:
+                sizes = sorted(bytes_ for each, bytes_ in us if each == setting)
+                has = f"it has {sizes}" if sizes else f"it has {', '.join(sorted({each for each, _ in us}))}"
+                raise UserError(f"the bench has no figure of {setting} at {size} bytes; {has}")
         saved[name] = count * (us[unfused, size] - us[fused, size]) / 1000
     return Change(f"{fused} instead of {unfused}", verify_saved_ms=saved["verify"], step_saved_ms=saved["step"])
