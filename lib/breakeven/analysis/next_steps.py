@@ -94,7 +94,7 @@ def _use(best: Row, fastest: str | None, rivals: Sequence[str], serve: str) -> I
         if rivals:
             more = f" and {len(rivals) - 2} more" if len(rivals) > 2 else ""
             pay = "pays" if len(rivals) == 1 else "pay"
-            named = f"{', '.join(rivals[:2])}{more}, which {pay} too"
+            named = f"{', '.join(rivals[:2])}{more}, which {pay} on these prompts too"
             brings += f"; not shown to be faster than {named}: take what costs you least"
         how = f"launch it by {_launcher(best['cell'], fastest)}; watch the accept length on your own traffic"
         yield _step(f"{serve} with {best['drafter']}", "use", brings, how=how, evidence="measured")
