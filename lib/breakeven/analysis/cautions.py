@@ -146,8 +146,10 @@ def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
         if most > HOSTS_DIFFER * least:
             text = (
                 f"{slow}: while it was traced a host operator took {most:.1f} µs, and {least:.1f} µs in another launch "
-                f"of the same arm; its requests, before that, gave {rate:.1f} against {usual:.1f} tok/s"
+                "of the same arm"
             )
+            if rate and usual:
+                text += f"; its requests, before that, gave {rate:.1f} against {usual:.1f} tok/s"
             yield {"code": "slow-host", "text": text}
 
 

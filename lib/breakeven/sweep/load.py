@@ -65,9 +65,9 @@ class Workload:
 
 
 def together(prompts: Sequence[workload.Prompt], count: int, done: int = 0) -> list[workload.Prompt]:
-    """So many short requests with texts of their own, after ``done`` others: SGLang compiles kernels for a batch size
-    and a way to sample when it first meets them (a stop of 0.1 s for a drafter on an H200, in the first launch on a
-    machine only)."""
+    """So many short requests with texts of their own, after ``done`` others: kernels are compiled for a batch size and
+    a way to sample when a server first meets them. (On an H200 each of a drafter's first requests at a time lost 0.1 s,
+    in the first launch on a machine only; nothing in the log says why.)"""
     asked = []
     for number in range(done, done + count):
         like = prompts[number % len(prompts)]
