@@ -16,7 +16,7 @@ from breakeven.analysis.arms import Arm, baselines_of, in_words
 from breakeven.launch.design import DEFAULT_VARIANT, Condition
 from breakeven.stats.comparing import Question, compare, compare_together
 from breakeven.stats.conclusions import without_data
-from breakeven.stats.samples import usable
+from breakeven.stats.samples import looping, usable
 
 Row = Mapping[str, Any]
 OUTCOMES = {
@@ -184,7 +184,7 @@ def _described(
 def _all_loop(samples: pd.DataFrame, cell: str) -> str | None:
     """Why a cell has no usable answer, if it is that each of them repeats itself."""
     mine = samples[(samples["cell"] == cell) & (samples["phase"] == "measure")]
-    if mine.empty or "degenerate" not in mine or not mine["degenerate"].fillna(False).astype(bool).all():
+    if mine.empty or not looping(mine).all():
         return None
     return "every answer loops, which is easy to predict and says nothing of other texts: none is used"
 

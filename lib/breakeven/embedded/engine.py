@@ -35,22 +35,23 @@ def needed() -> bool:
     return driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0
 
 
-def default_threads() -> int:
-    """The threads that a server computes with unless told otherwise: the CPUs this process may use, at most 8."""
-    return min(len(os.sched_getaffinity(0)), MOST_THREADS)
+def default_threads(cpus: int | None = None, ranks: int = 1) -> int:
+    """The threads that each rank of a server computes with unless told otherwise: a fair share of the CPUs, which are
+    those that this process may use if it is not said, at most 8 in all."""
+    return max(1, min(cpus or len(os.sched_getaffinity(0)), MOST_THREADS) // ranks)
 
 
 def server_environment(base: Mapping[str, str], threads: int | None = None, ranks: int = 1) -> dict[str, str]:
     """``base`` with what a server on the embedded engine needs.
 
     ``threads`` is the number of threads that each of its ``ranks`` (tensor-parallel processes) computes with; without
-    it OMP_NUM_THREADS of ``base`` counts, or a fair share of ``default_threads()``. Raises UserError when this package
-    is not installed: SGLang finds the plugin by its metadata.
+    it OMP_NUM_THREADS of ``base`` counts, or ``default_threads``. Raises UserError when this package is not installed:
+    SGLang finds the plugin by its metadata.
     """
     if not any(point.name == NAME for point in entry_points(group=GROUP)):
         raise UserError("SGLang can't find the embedded engine's plugin: breakeven is not installed; run `make setup`")
     inherited = [base["PYTHONPATH"]] if base.get("PYTHONPATH") else []
-    chosen = str(threads or base.get("OMP_NUM_THREADS") or max(1, default_threads() // ranks))
+    chosen = str(threads or base.get("OMP_NUM_THREADS") or default_threads(ranks=ranks))
     # SGLang lets no more ranks than NUMA nodes start unless told a CPU for each; it binds them only with AMX
     cpus = {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks)))} if ranks > 1 else {}
     return {

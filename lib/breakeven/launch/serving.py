@@ -191,7 +191,7 @@ def _embedded_environment(host: Host, ranks: int) -> dict[str, str]:
     if host is LOCAL:
         return engine.server_environment(os.environ, ranks=ranks)
     base = host.environ()
-    threads = int(base.get("OMP_NUM_THREADS") or max(1, min(host.cores(), engine.MOST_THREADS) // ranks))
+    threads = int(base.get("OMP_NUM_THREADS") or engine.default_threads(host.cores(), ranks))
     there = host.library / engine.SITE.relative_to(LOCAL.library)
     mine = engine.server_environment(base, threads, ranks)
     path = mine["PYTHONPATH"].replace(str(engine.SITE), f"{there}:{host.library}")

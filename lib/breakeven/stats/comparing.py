@@ -20,7 +20,7 @@ import pandas as pd
 from breakeven.errors import UserError, did_you_mean
 from breakeven.stats.conclusions import Comparison, conclude, without_data
 from breakeven.stats.noise import Noise, noise_of
-from breakeven.stats.samples import Sweep, arrange, extent, share, usable
+from breakeven.stats.samples import Sweep, arrange, extent, looping, share, usable
 from breakeven.stats.variance import Interval, Launches, Spread, holm, paired_spread, single_spread
 
 BOOTSTRAP_DRAWS = 1000
@@ -43,10 +43,10 @@ def summarise_cells(samples: pd.DataFrame, *, level: float = 0.95) -> pd.DataFra
         sweep = arrange(good)
         launches = sweep.launches()
         requests = good.groupby("cell").size()
-        degenerate = group["degenerate"].fillna(False).astype(bool) if "degenerate" in group.columns else None
+        loops = looping(group)
         for index, cell in enumerate(sweep.cells):
             row: dict[str, Any] = {"cell": cell, "kind": kind.get("kind", "all"), "requests": int(requests[cell])}
-            row["degenerate"] = int(degenerate[group["cell"] == cell].sum()) if degenerate is not None else 0
+            row["degenerate"] = int(loops[group["cell"] == cell].sum())
             row |= _cell_figures(sweep, launches, index, level)
             rows.append(row)
     return pd.DataFrame(rows)

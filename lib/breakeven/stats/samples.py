@@ -48,6 +48,13 @@ class Sweep:
         return Launches(table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2:])
 
 
+def looping(samples: pd.DataFrame) -> pd.Series:
+    """Which rows are answers that repeat themselves; none where nobody looked."""
+    if "degenerate" not in samples.columns:
+        return pd.Series(False, index=samples.index)
+    return samples["degenerate"].fillna(False).astype(bool)
+
+
 def usable(samples: pd.DataFrame) -> pd.DataFrame:
     """The rows that count: measured (no warm-up), not degenerate, with tokens after the prefill's and a decode time.
 
@@ -62,9 +69,7 @@ def usable(samples: pd.DataFrame) -> pd.DataFrame:
         if samples[name].isna().any():
             raise UserError(f"{int(samples[name].isna().sum())} samples have no {name}; every request names its own")
     keep = (samples["phase"] == "measure") & (samples["completion_tokens"] > 1) & (samples["decode_s"] > 0)
-    if "degenerate" in samples.columns:
-        keep &= ~samples["degenerate"].fillna(False).astype(bool)
-    return samples[keep]
+    return samples[keep & ~looping(samples)]
 
 
 def arrange(samples: pd.DataFrame) -> Sweep:
