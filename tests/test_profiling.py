@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,9 +35,10 @@ def profile_of(
     """``cycle_shares`` with recorded traces in place of a server's: keyed by the first activity asked for."""
     asked = []
 
-    def recorded(*arguments: Any) -> Path:
-        folder, activities = arguments[4], arguments[6]
-        asked.append((activities, arguments[3]))
+    def recorded(
+        recorder: Any, prompt: Prompt, after: Sequence[int], steps: int, folder: Path, activities: list[str]
+    ) -> Path:
+        asked.append((activities, steps, len(after)))
         if "GPU" in activities:
             window = windows["both"]
         elif "host" in windows:
@@ -47,14 +48,16 @@ def profile_of(
         folder.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(window, folder / "a.trace.json.gz"))
 
-    monkeypatch.setattr(profiling, "_trace", recorded)
+    monkeypatch.setattr(profiling._Recorder, "window", recorded)
     monkeypatch.setattr(profiling, "_on_gpu", lambda base_url: on_gpu)
-    prompt = Prompt("p", "open chat", "Hello", 100)
+    prompt = Prompt("p", "open chat", "Hello", 100)  # on a GPU 256 tokens are asked for: 127 cycles
     client: Any = Answering()
     folder = run_dir / "traces" / "launch"
     profile = profiling.cycle_shares("http://127.0.0.1:1", client, prompt, 8, folder, most_ms=most_ms)["profile"]
     # the host alone goes first: recording the device leaves it slower
-    assert asked == ([(["CPU"], 64)] if on_gpu else []) + [(["CPU", "GPU"], 8)]
+    assert [each[:2] for each in asked] == ([(["CPU"], 64)] if on_gpu else []) + [(["CPU", "GPU"], 8)]
+    timed = "untraced" in profile
+    assert [each[2] for each in asked] == ([2 * 31, 2 * 60] if timed else [0] * len(asked))  # the middle of the answer
     return profile
 
 
@@ -64,11 +67,25 @@ class Answering:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def generate(self, prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+    def generate(self, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
         self.asked.append(prompt.max_new_tokens)
-        cycles = (prompt.max_new_tokens - 1) // 2
-        decode_s = 0.009 + sum(0.006 + 0.00002 * n for n in range(cycles))
-        return {"verify_ct": cycles, "completion_tokens": 1 + 2 * cycles, "decode_s": decode_s}
+        before, cycles = len(after) // 2, (prompt.max_new_tokens - 1) // 2
+        return {
+            "verify_ct": cycles,
+            "completion_tokens": 1 + 2 * cycles,
+            "decode_s": 0.009 + cycles / 1000 * mean_ms(range(before, before + cycles)),
+            "output_ids": list(range(1 + 2 * cycles)),
+        }
+
+
+def mean_ms(cycles: range) -> float:
+    return sum(6.0 + 0.02 * n for n in cycles) / len(cycles)
+
+
+FULL_MS = mean_ms(range(60 + 1, 60 + 7))
+"""Of those amid 127 that a full window of 8 steps counts, one of them a prefill."""
+HOST_MS = mean_ms(range(31 + 16, 31 + 64))
+"""Of those that the host's window of 64 counts, its first quarter left out."""
 
 
 def test_a_gpu_s_parts_are_its_work_within_the_unstretched_cycle(
@@ -86,12 +103,12 @@ def test_a_gpu_s_parts_are_its_work_within_the_unstretched_cycle(
     assert profile["fused"] == []
     assert profile["trace"] == "traces/launch/a.trace.json.gz"
     untraced = profile["untraced"]
-    middle_ms = 6.0 + 0.02 * (16 + 63) / 2  # of cycles 16 to 63: those that the host's window of 64 counts
-    assert untraced["cycle_ms"] == pytest.approx(middle_ms)
+    assert untraced["cycle_ms"] == pytest.approx(FULL_MS)
+    assert untraced["host_cycle_ms"] == pytest.approx(HOST_MS)
     assert profile["cycle_ms"] == untraced["cycle_ms"]
-    assert untraced["device_off"] == pytest.approx(profile["launched_ms"] / middle_ms - 1)
-    assert untraced["host_off"] == pytest.approx(profile["host_window_ms"] / middle_ms - 1)
-    assert profile["host_gap_ms"] == pytest.approx(middle_ms - profile["launched_ms"])
+    assert untraced["device_off"] == pytest.approx(profile["launched_ms"] / FULL_MS - 1)
+    assert untraced["host_off"] == pytest.approx(profile["host_window_ms"] / HOST_MS - 1)
+    assert profile["host_gap_ms"] == pytest.approx(FULL_MS - profile["launched_ms"])
     assert profile["host_operator_us"] >= 0
 
 
@@ -114,24 +131,25 @@ def test_a_cpu_needs_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("slow", "rounds", "factor"),
-    [(range(0), 1, 1.0), (range(1, 9), 2, 1.0), (range(1, 1000), 3, 1.3), (range(1, 17), 3, 1.0)],
+    [(range(0), 1, 1.0), (range(1, 25), 2, 1.0), (range(1, 1000), 3, 1.3), (range(1, 49), 3, 1.0)],
 )
 def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: range, rounds: int, factor: float
 ) -> None:
     measured = Answering.generate
 
-    def generate(self: Answering, prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
-        sample = measured(self, prompt, baseline=baseline)
+    def generate(self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
+        sample = measured(self, prompt, baseline=baseline, after=after)
         number = len(self.asked) - 1  # the first tells how many cycles there are
         return sample | {"decode_s": sample["decode_s"] * (1.3 if number in slow else 1.0)}
 
     monkeypatch.setattr(Answering, "generate", generate)
     monkeypatch.setattr(profiling, "BETWEEN_ROUNDS_S", 0.0)
     windows = {"both": H200 / "standalone-3.trace.json.gz"}
-    untraced = profile_of(monkeypatch, tmp_path, windows, most_ms=7.0)["untraced"]
+    untraced = profile_of(monkeypatch, tmp_path, windows, most_ms=8.0)["untraced"]
     assert untraced["rounds"] == rounds
-    assert untraced["cycle_ms"] == pytest.approx(factor * (6.0 + 0.02 * (16 + 63) / 2))
+    assert untraced["cycle_ms"] == pytest.approx(factor * FULL_MS)
+    assert untraced["host_cycle_ms"] == pytest.approx(factor * HOST_MS)
 
 
 @pytest.mark.parametrize("activities", [["CPU"], ["CPU", "GPU"]], ids=["host window", "full window"])
@@ -146,17 +164,18 @@ def test_a_trace_of_an_earlier_launch_is_never_taken_for_this_one(
     def server(base_url: str, timeout_s: float) -> Iterator[Any]:
         yield SimpleNamespace(post=lambda path, json=None: httpx.Response(200, request=httpx.Request("POST", path)))
 
-    def traced(prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+    def traced(prompt: Prompt, *, baseline: bool, after: Sequence[int]) -> dict[str, Any]:
         (folder / "1764480000.0-TP-0.trace.json.gz").write_bytes(b"this launch's")
         return {"verify_ct": None, "completion_tokens": 9}
 
-    def silent(prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+    def silent(prompt: Prompt, *, baseline: bool, after: Sequence[int]) -> dict[str, Any]:
         return {"verify_ct": None, "completion_tokens": 9}
 
     def trace(generate: Any) -> bytes:
         client: Any = SimpleNamespace(generate=generate)
         prompt = Prompt("p", "open chat", "Hello", 9)
-        return profiling._trace("http://x", client, prompt, 4, folder, LOCAL, activities).read_bytes()
+        recorder = profiling._Recorder("http://x", client, LOCAL)
+        return recorder.window(prompt, (), 4, folder, activities).read_bytes()
 
     monkeypatch.setattr(profiling.readiness, "client", server)
     assert trace(traced) == b"this launch's"
@@ -186,7 +205,8 @@ def test_a_device_that_sets_the_pace_is_found_however_slow_the_recorder_makes_th
     device_ms: float, host_ms: float, recorder: float
 ) -> None:
     cycle_ms = max(device_ms, host_ms)  # the slower of the two
-    found = held_against(cycle_ms, device_ms, max(cycle_ms, host_ms * recorder))
+    untraced = {"cycle_ms": cycle_ms, "host_cycle_ms": cycle_ms}
+    found = held_against(untraced, device_ms, max(cycle_ms, host_ms * recorder))
     assert abs(found["off"]) <= min(abs(found["device_off"]), abs(found["host_off"])) + 1e-12
     if device_ms >= host_ms:
         assert found["off"] == 0
@@ -194,16 +214,20 @@ def test_a_device_that_sets_the_pace_is_found_however_slow_the_recorder_makes_th
 
 
 def test_two_windows_of_an_h200_that_bound_its_cycle() -> None:
-    slowed = held_against(5.486, 5.349, 7.499)  # STANDALONE, one step: the recorder made the host the slower one
+    slowed = held_against(
+        {"cycle_ms": 5.486, "host_cycle_ms": 5.486}, 5.349, 7.499
+    )  # STANDALONE, one step: the recorder made the host the slower one
     assert (slowed["nearer"], round(slowed["off"], 3)) == ("device", -0.025)
-    late = held_against(9.332, 10.738, 9.304)  # two GPUs: one's all-reduces wait for a late other, recorded
+    late = held_against(
+        {"cycle_ms": 9.332, "host_cycle_ms": 9.332}, 10.738, 9.304
+    )  # two GPUs: one's all-reduces wait for a late other, recorded
     assert (late["nearer"], round(late["off"], 3)) == ("host", -0.003)
 
 
 def test_a_release_that_reports_no_times_is_traced_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def timeless(self: Answering, prompt: Prompt, *, baseline: bool) -> dict[str, Any]:
+    def timeless(self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
         return {"verify_ct": None, "completion_tokens": 9, "decode_s": None}
 
     monkeypatch.setattr(Answering, "generate", timeless)

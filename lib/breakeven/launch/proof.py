@@ -64,10 +64,7 @@ def _kernels(
     prompt = workload.warm_up(workload.load_prompts(None))[-1]
     folder = serving.run_dir / "traces" / "launch-proof"
     with workload.Client(running.base_url, serving.encode) as client:
-        profile = profiling.cycle_shares(running.base_url, client, prompt, TRACED_STEPS, folder, serving.host)[
-            "profile"
-        ]
-    return None if "error" in profile else (profile["allreduce"], profile["fused"])
+        return profiling.target_kernels(running.base_url, client, prompt, TRACED_STEPS, folder, serving.host)
 
 
 def _facts(

@@ -76,16 +76,19 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def generate(self, prompt: Prompt, *, baseline: bool, temperature: float = 0.0) -> dict[str, Any]:
+    def generate(
+        self, prompt: Prompt, *, baseline: bool, temperature: float = 0.0, after: Sequence[int] = ()
+    ) -> dict[str, Any]:
         """Send one prompt, wait for the whole answer, return its row of ``samples.jsonl`` (the client's part of it).
 
         ``client_s`` is the wall time of the request as seen here; every other time is the server's own. ``baseline``:
-        the server does not speculate. Raises ServerGone or RequestFailed.
+        the server does not speculate. ``after``: tokens answered before, which the answer goes on from. Raises
+        ServerGone or RequestFailed.
         """
         input_ids = self._sent.setdefault(prompt.id, self._encode(prompt.prompt))
         sent_at = _now()
         began = time.perf_counter()
-        answer = self._ask(input_ids, max_new_tokens=prompt.max_new_tokens, temperature=temperature)
+        answer = self._ask([*input_ids, *after], max_new_tokens=prompt.max_new_tokens, temperature=temperature)
         client_s = time.perf_counter() - began
         output_ids = answer["output_ids"]
         return {

@@ -21,16 +21,26 @@ from breakeven.workload.prompts import Prompt
 
 TRACE_TIMEOUT_S = 60.0
 STOPS_BY_ITSELF_S = 5.0
-HOST_WINDOWS = 8
+HOST_STEPS = 64
 """The host's window is longer: it is a mean, and its file is small."""
 LONG_TOKENS = 256
 """Of the traced answer on a GPU: enough for the host's window."""
-PAIRS = 4
-"""Of a long and a short answer, before anything is recorded."""
+PAIRS = {"device": 8, "host": 4}
+"""Of a long and a short answer, before anything is recorded: more where they differ by a few cycles only."""
 ROUNDS = 3
 """Of such pairs at most, while the host is slower than it was for the measured requests: a slow spell lasts seconds."""
 BETWEEN_ROUNDS_S = 2.0
 _NAMES = {"draft_ms": "draft", "verify_ms": "verify", "draft_extend_ms": "draft extend", "other_ms": "other"}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Cycles in the middle of an answer: the ``after`` that was answered before them, and the tokens of a long and a
+    short answer from there, between which they lie."""
+
+    after: Sequence[int] = ()
+    long: int = 0
+    short: int = 0
 
 
 def cycle_shares(
@@ -48,12 +58,12 @@ def cycle_shares(
     Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "host_gap_ms", "n", "device", "work_ms", "launched_ms",
     "sum_residual", "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording stretches the cycle: a
     GPU's kernels by 1.01 to 2.2 on an H200, and even the host alone by up to 1.37, where it is nearly as slow as the
-    device. So ``cycle_ms`` is that of the same request without a profiler (`untraced_cycle`), the parts are the
-    device's work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two
-    windows are held against that cycle in ``untraced``, see `held_against`: a longer one of the host alone, whose
-    period is ``host_window_ms``, and the full one. A release that reports no times leaves the host's period as the
-    cycle. On a CPU, and where there is neither, shares and cycle are those of the one full window; ``host_window`` says
-    why the host's shows no cycle.
+    device. So ``cycle_ms`` is that of the same cycles without a profiler (`untraced_cycle`), the parts are the device's
+    work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two windows are
+    held against such cycles in ``untraced``, see `held_against`: the full one, and a longer one of the host alone,
+    whose period is ``host_window_ms``. All of it lies in the middle of an answer, see `_stretches`. A release that
+    reports no times leaves the host's period as the cycle. On a CPU, and where there is neither, shares and cycle are
+    those of the one full window; ``host_window`` says why the host's shows no cycle.
 
     A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
     ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
@@ -63,13 +73,16 @@ def cycle_shares(
         return {}
     host_window: dict[str, Any] = {}
     untraced: dict[str, Any] = {}
+    stretches: dict[str, Stretch] = {}
+    recorder = _Recorder(base_url, client, host)
     try:
         if _on_gpu(base_url):
             prompt = replace(prompt, max_new_tokens=max(prompt.max_new_tokens, LONG_TOKENS))
-            span = _span(client, prompt, HOST_WINDOWS * steps)
-            untraced = _before_recording(client, prompt, span, most_ms)
-            host_window = _host_window(base_url, client, prompt, HOST_WINDOWS * steps, folder / "host", host)
-        trace_path = _trace(base_url, client, prompt, steps, folder, host, ["CPU", "GPU"])
+            stretches = _stretches(client, prompt, steps)
+            untraced = _before_recording(client, prompt, stretches, most_ms)
+            host_window = _host_window(recorder, prompt, stretches.get("host", Stretch()), folder / "host")
+        middle = stretches.get("device", Stretch())
+        trace_path = recorder.window(prompt, middle.after, steps, folder, ["CPU", "GPU"])
         trace = trace_files.read_trace(trace_path)
         parts = traces.cycle_parts(trace)
     except _NOT_TRACED as error:
@@ -93,9 +106,24 @@ def cycle_shares(
     elif "why" in host_window:
         profile["host_window"] = host_window["why"]
     if untraced:
-        untraced |= held_against(untraced["cycle_ms"], parts["launched_ms"], host_window.get("cycle_ms"))
+        untraced |= held_against(untraced, parts["launched_ms"], host_window.get("cycle_ms"))
         profile["untraced"] = untraced
     return {"profile": profile}
+
+
+def target_kernels(
+    base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host = LOCAL
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The all-reduces of a target forward and the names of its fused kernels, see `traces`; None where none was traced.
+
+    Traces ``steps`` forward passes of one request into ``folder``.
+    """
+    try:
+        path = _Recorder(base_url, client, host).window(prompt, (), steps, folder, ["CPU", "GPU"])
+        trace = trace_files.read_trace(path)
+        return traces.allreduce(trace), traces.fused_kernels(trace)
+    except _NOT_TRACED:
+        return None
 
 
 @dataclass(frozen=True)
@@ -127,59 +155,78 @@ def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _before_recording(client: Client, prompt: Prompt, span: Sequence[int], most_ms: float | None) -> dict[str, Any]:
+def _before_recording(
+    client: Client, prompt: Prompt, stretches: Mapping[str, Stretch], most_ms: float | None
+) -> dict[str, Any]:
     """`untraced_cycle` of a server that recorded nothing yet: a recorder can slow its host after it has stopped (on one
     H200 server 18 of 31 answers within 40 s after a full window took 3 to 22 % longer, none of 133 without one).
 
-    A cycle longer than ``most_ms``, that of the measured requests with what each costs once, may be one of a host that
-    slowed down since. It is measured again, up to ``ROUNDS`` times in all (``rounds``), and the shortest is kept: a
-    disturbance makes no cycle shorter.
+    It is that of the device's stretch; ``host_cycle_ms`` is that of the host's. A cycle longer than ``most_ms``, that
+    of the measured requests with what each costs once, may be one of a host that slowed down since. Both are measured
+    again, up to ``ROUNDS`` times in all (``rounds``), and the shortest is kept: a disturbance makes no cycle shorter.
     """
-    found: list[dict[str, Any]] = []
+    if not stretches:
+        return {}
+    found: list[dict[str, dict[str, Any]]] = []
     while len(found) < ROUNDS:
         time.sleep(BETWEEN_ROUNDS_S if found else 0.0)
-        again = untraced_cycle([_answer(client, prompt, tokens) for _ in range(PAIRS) for tokens in span])
-        if not again:
-            return {}
+        again = {whose: _untraced(client, prompt, stretch, PAIRS[whose]) for whose, stretch in stretches.items()}
         found.append(again)
-        if most_ms is None or again["cycle_ms"] <= most_ms:
+        if most_ms is None or again["device"]["cycle_ms"] <= most_ms:
             break
-    return min(found, key=lambda each: each["cycle_ms"]) | {"rounds": len(found)}
+    device, alone = (
+        min((again[whose] for again in found), key=lambda each: each["cycle_ms"]) for whose in ("device", "host")
+    )
+    return device | {"host_cycle_ms": alone["cycle_ms"], "rounds": len(found)}
 
 
-def held_against(cycle_ms: float, launched_ms: float, host_ms: float | None) -> dict[str, Any]:
-    """How far two traced windows are off an untraced cycle, as shares: ``device_off`` and ``host_off``.
+def _untraced(client: Client, prompt: Prompt, stretch: Stretch, pairs: int) -> dict[str, Any]:
+    lengths = [stretch.long, stretch.short] * pairs
+    return untraced_cycle([_answer(client, prompt, stretch.after, tokens) for tokens in lengths])
+
+
+def held_against(untraced: Mapping[str, float], launched_ms: float, host_ms: float | None) -> dict[str, Any]:
+    """How far two traced windows are off the same cycles untraced, as shares: ``device_off`` and ``host_off``.
 
     A cycle is as long as the slower of two takes: the device, to run what was launched, or the host, to launch it.
     Recording leaves a launch as long as it is and slows the host, so that a period of the recorded host that is longer
     than the cycle says nothing of the cycle; one as long as the cycle may be the host's own or its wait for the device.
     ``off`` is the lesser of the two and ``nearer`` whose it is, device or host. Where both are far off, the host
-    without a recorder lies between the two, and the trace does not tell where.
+    without a recorder lies between the two, and the trace does not tell where. ``untraced`` is what
+    `_before_recording` found: ``cycle_ms`` and ``host_cycle_ms``.
     """
-    off = {"device": launched_ms / cycle_ms - 1}
+    off = {"device": launched_ms / untraced["cycle_ms"] - 1}
     if host_ms is not None:
-        off["host"] = host_ms / cycle_ms - 1
+        off["host"] = host_ms / untraced["host_cycle_ms"] - 1
     nearer = min(off, key=lambda whose: abs(off[whose]))
     return {**{f"{whose}_off": share for whose, share in off.items()}, "off": off[nearer], "nearer": nearer}
 
 
-def _span(client: Client, prompt: Prompt, window: int) -> tuple[int, ...]:
-    """Tokens of a long and a short answer between which lie the cycles that the host's window counts.
+def _stretches(client: Client, prompt: Prompt, steps: int) -> dict[str, Stretch]:
+    """The stretch of the full window (device) and of the host's, each of the cycles that the window counts.
 
-    A cycle grows with the text before it (by 4 % over 256 tokens on an H200), so that only the same stretch of an
-    answer can be compared. Empty from a release that reports no times.
+    A cycle grows with the text before it (on an H200, where the verify's attention is not split along the text, by 6 %
+    over 80 cycles): only the same stretch can be compared, and only the middle of an answer is as long as its mean.
+    Empty from a release that reports no times.
     """
     sample = client.generate(prompt, baseline=False)
     cycles = _cycles(sample)
     if not sample["decode_s"] or cycles < 1:
-        return ()
+        return {}
     tokens_per_cycle = (sample["completion_tokens"] - 1) / cycles
-    last = min(window, cycles)  # the first quarter of the window is left out, see `traces.host_cycle`
-    return tuple(1 + max(1, round(tokens_per_cycle * count)) for count in (last, last / 4))
+
+    def stretch(window: int, left_out: float) -> Stretch:
+        before = max(0, cycles - window) // 2
+        last = min(window, cycles - before)
+        long, short = (1 + max(1, round(tokens_per_cycle * count)) for count in (last, max(1.0, left_out * last)))
+        return Stretch(sample["output_ids"][: round(tokens_per_cycle * before)], long, short)
+
+    # one step of the full window is the prefill; the host's leaves out its first quarter, see `traces.host_cycle`
+    return {"device": stretch(steps - 1, 0.0), "host": stretch(HOST_STEPS, 0.25)}
 
 
-def _answer(client: Client, prompt: Prompt, tokens: int) -> Answer:
-    sample = client.generate(replace(prompt, max_new_tokens=tokens), baseline=False)
+def _answer(client: Client, prompt: Prompt, after: Sequence[int], tokens: int) -> Answer:
+    sample = client.generate(replace(prompt, max_new_tokens=tokens), baseline=False, after=after)
     return Answer(max(1, _cycles(sample)), 1000 * sample["decode_s"])
 
 
@@ -195,11 +242,12 @@ def _on_gpu(base_url: str) -> bool:
         return telemetry.server_settings(answer.raise_for_status().json())["device"] == "cuda"
 
 
-def _host_window(base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host) -> dict[str, Any]:
+def _host_window(recorder: _Recorder, prompt: Prompt, stretch: Stretch, folder: Path) -> dict[str, Any]:
     """``traces.host_cycle`` of a window without the device's side, or ``why`` there is none."""
     try:
-        alone = _trace(base_url, client, prompt, steps, folder, host, ["CPU"])
-        return traces.host_cycle(trace_files.read_trace(alone))
+        return traces.host_cycle(
+            trace_files.read_trace(recorder.window(prompt, stretch.after, HOST_STEPS, folder, ["CPU"]))
+        )
     except _NOT_TRACED as error:
         return {"why": _why(error)}
 
@@ -232,31 +280,39 @@ def _unstretched(parts: dict[str, Any], cycle_ms: float) -> dict[str, Any]:
     return {"shares": shares, "cycle_ms": cycle_ms, "host_gap_ms": gap_ms}
 
 
-def _trace(
-    base_url: str, client: Client, prompt: Prompt, steps: int, folder: Path, host: Host, activities: list[str]
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    there = host.place(folder)
-    earlier = frozenset(host.names(there))
-    options = {
-        "output_dir": str(there),
-        "num_steps": steps,
-        "activities": activities,
-        "with_stack": False,
-        "record_shapes": False,
-    }
-    with readiness.client(base_url, timeout_s=TRACE_TIMEOUT_S) as http:
-        http.post("/start_profile", json=options).raise_for_status()
-        sample = client.generate(prompt, baseline=False)
-        deadline = time.monotonic() + TRACE_TIMEOUT_S
-        is_whole = 1 + _cycles(sample) >= steps  # the prefill counts as one
-        if not _appears(host, there, earlier, time.monotonic() + (STOPS_BY_ITSELF_S if is_whole else 0)):
-            http.post("/stop_profile").raise_for_status()  # the answer was shorter than the window
-    if not _appears(host, there, earlier, deadline):
-        raise TimeoutError(f"no trace appeared in {there} of {host.name} within {TRACE_TIMEOUT_S:.0f} s")
-    name = _complete(host, there, earlier, deadline)
-    host.bring(folder)
-    return folder / name
+@dataclass(frozen=True)
+class _Recorder:
+    """A running server's profiler, the client that keeps it busy, and the host on which it writes."""
+
+    base_url: str
+    client: Client
+    host: Host
+
+    def window(self, prompt: Prompt, after: Sequence[int], steps: int, folder: Path, activities: Sequence[str]) -> Path:
+        """Record so many forward passes of the prompt's answer, from ``after`` on; the trace's path in ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        there = self.host.place(folder)
+        earlier = frozenset(self.host.names(there))
+        options = {
+            "output_dir": str(there),
+            "num_steps": steps,
+            "activities": list(activities),
+            "with_stack": False,
+            "record_shapes": False,
+        }
+        rest = replace(prompt, max_new_tokens=max(1, prompt.max_new_tokens - len(after)))
+        with readiness.client(self.base_url, timeout_s=TRACE_TIMEOUT_S) as http:
+            http.post("/start_profile", json=options).raise_for_status()
+            sample = self.client.generate(rest, baseline=False, after=after)
+            deadline = time.monotonic() + TRACE_TIMEOUT_S
+            is_whole = 1 + _cycles(sample) >= steps  # the prefill counts as one
+            if not _appears(self.host, there, earlier, time.monotonic() + (STOPS_BY_ITSELF_S if is_whole else 0)):
+                http.post("/stop_profile").raise_for_status()  # the answer was shorter than the window
+        if not _appears(self.host, there, earlier, deadline):
+            raise TimeoutError(f"no trace appeared in {there} of {self.host.name} within {TRACE_TIMEOUT_S:.0f} s")
+        name = _complete(self.host, there, earlier, deadline)
+        self.host.bring(folder)
+        return folder / name
 
 
 def _found(host: Host, folder: Path, earlier: Set[str]) -> list[str]:
