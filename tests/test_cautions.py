@@ -91,8 +91,26 @@ def test_a_cycle_shorter_than_a_step_says_that_the_machine_changed(tmp_path: Pat
 def test_two_estimates_of_a_cycle_that_differ_are_a_warning() -> None:
     cells = [launch("ngram-d4", 0, 80.0, profile={"untraced": {"off": 0.08}})]
     assert "differ by 8.0%" in warned(cells)["cycle-estimates-differ"]
+    looping = [{**cells[0], "tok_s": None}]
+    assert "cycle-estimates-differ" not in warned(looping), "nothing rests on the cycle of answers that all loop"
     cells[0]["profile"]["untraced"]["off"] = -0.01
     assert "cycle-estimates-differ" not in warned(cells)
+
+
+def test_a_launch_whose_requests_took_longer_than_the_same_server_does_later_is_named() -> None:
+    def cell(name: str, later_ms: float, **values: Any) -> dict[str, Any]:
+        return launch(name, 0, 80.0, profile={"untraced": {"cycle_ms": later_ms}}, **values)
+
+    cells = [cell("baseline", 4.57, step_ms=4.59), cell("standalone-s1", 5.56, cycle_ms=5.69)]
+    assert "slow-while-measured" not in warned(cells), "what a request costs once is 0.4 and 2.3 % here"
+    text = warned([*cells, cell("standalone-s5", 6.43, cycle_ms=6.96)])["slow-while-measured"]
+    assert text.startswith("standalone-s5, restart 1:") and "6.96 ms" in text and "6.43 ms" in text
+    longer = cell("standalone-s5", 6.43, cycle_ms=6.96, context_tokens=8192)
+    assert "slow-while-measured" not in warned([*cells, longer])
+    slowed = [*cells, cell("standalone-s3", 7.61, cycle_ms=6.08)]
+    assert "slow-while-measured" not in warned(slowed), "the later ones were of a slower host"
+    once = [cell("baseline", 2.0, step_ms=2.2), cell("ngram-d4", 3.0, cycle_ms=3.35)]
+    assert "slow-while-measured" not in warned(once), "short answers: all launches alike"
 
 
 def test_arms_left_to_a_prediction_are_those_that_were_not_measured(tmp_path: Path) -> None:

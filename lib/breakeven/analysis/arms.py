@@ -84,6 +84,11 @@ def arms_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, Arm]:
     return arms
 
 
+def launch_in_words(row: Mapping[str, Any]) -> str:
+    """A launch as people count: restarts from 1."""
+    return f"{row['cell']}, restart {row['restart'] + 1}"
+
+
 def launches(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Every row of ``cells.json`` as a reader wants it: in order, counted from 1, its fate in words."""
     rows = []

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from breakeven.analysis import disturbances
-from breakeven.analysis.arms import Arm, arms_of, in_words
+from breakeven.analysis.arms import Arm, arms_of, in_words, launch_in_words
 from breakeven.costs.audit import IDLE_DRAFTER, TIE_BAND
 from breakeven.launch.design import DEFAULT_VARIANT
 from breakeven.launch.four_facts import asks_for_fusion
@@ -20,8 +20,6 @@ NEAR_TIE_NATS = 0.25
 bfloat16 has 8 bits of significand: logits of 16 to 32, usual for the model of the default, stand 0.125 apart, so two
 of them may each be off by one step.
 """
-HOSTS_DIFFER = 1.3
-"""Between launches of one arm: where a host operator takes this many times as long, the host makes the difference."""
 
 
 def warn(
@@ -44,7 +42,8 @@ def warn(
         *_unequal_limits(cells),
         *({"code": "floor-above-step", "text": row["how"]} for row in floors if row.get("above_step")),
         *_fusion_that_did_not_run(cells),
-        *_slow_hosts(cells),
+        *disturbances.slow_hosts(cells),
+        *disturbances.slow_while_measured(cells),
         *_cycle_estimates_differ(cells),
         *_pinned(cells),
         *_degenerate(samples, cells),
@@ -134,46 +133,22 @@ def _fusion_that_did_not_run(cells: Sequence[Mapping[str, Any]]) -> Iterable[dic
             yield {"code": "fusion-did-not-run", "text": text}
 
 
-def _slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
-    """Launches of one arm whose host took longer for the same operators while it was traced."""
-    by_arm: dict[str, list[tuple[float, str, float]]] = {}
-    for row in cells:
-        if took_us := (row.get("profile") or {}).get("host_operator_us"):
-            launch = (took_us, _launch(row), row.get("tok_s") or 0.0)
-            by_arm.setdefault(row.get("arm") or row["cell"], []).append(launch)
-    for launches in by_arm.values():
-        (least, _, usual), (most, slow, rate) = min(launches), max(launches)
-        if most > HOSTS_DIFFER * least:
-            text = (
-                f"{slow}: while it was traced a host operator took {most:.1f} µs, and {least:.1f} µs in another launch "
-                "of the same arm"
-            )
-            if rate and usual:
-                text += f"; its requests, before that, gave {rate:.1f} against {usual:.1f} tok/s"
-            yield {"code": "slow-host", "text": text}
-
-
 def _cycle_estimates_differ(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     for row in cells:
         off = ((row.get("profile") or {}).get("untraced") or {}).get("off")
-        if off is not None and abs(off) > TIE_BAND:
+        if off is not None and abs(off) > TIE_BAND and row.get("tok_s"):  # without a rate nothing rests on its cycle
             text = (
-                f"{_launch(row)}: what the trace tells of the cycle and the one that rate and accept length of the "
-                f"same request give differ by {abs(off):.1%} at best: what sets the pace there is not known"
+                f"{launch_in_words(row)}: what the trace tells of the cycle and the one that rate and accept length of "
+                f"the same request give differ by {abs(off):.1%} at best: what sets the pace there is not known"
             )
             yield {"code": "cycle-estimates-differ", "text": text}
-
-
-def _launch(row: Mapping[str, Any]) -> str:
-    """A launch as people count: restarts from 1."""
-    return f"{row['cell']}, restart {row['restart'] + 1}"
 
 
 def _failed_launches(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     for row in {row["launch"]: row for row in cells if row["status"] != "ok"}.values():
         if row["failure"]:
             failure = row["failure"]
-            text = f"{_launch(row)} failed with {failure['class']}: {failure['text']}. {failure['advice']}"
+            text = f"{launch_in_words(row)} failed with {failure['class']}: {failure['text']}. {failure['advice']}"
             yield {"code": "launch-failed", "text": text}
 
 
@@ -253,7 +228,7 @@ def _texts_that_part(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, s
         if far:
             worst = max(far, key=lambda each: each["gap_nats"])
             text = (
-                f"{_launch(row)}: {len(far)} texts part from the baseline's where the choice was clear (up to "
+                f"{launch_in_words(row)}: {len(far)} texts part from the baseline's where the choice was clear (up to "
                 f"{worst['gap_nats']:.2f} nats, prompt {worst['prompt_id']}); greedy decoding must not do that"
             )
             yield {"code": "output-differs", "text": text}

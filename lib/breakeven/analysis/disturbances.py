@@ -1,15 +1,23 @@
-"""Requests that something else on the machine slowed down."""
+"""Requests and launches that something else on the machine slowed down."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
+from breakeven.analysis.arms import launch_in_words
 from breakeven.stats.samples import usable
 
 DISTURBED = 1.5
 """Times the median of its launch that a request's cycle may take; more is a disturbance."""
+HOSTS_DIFFER = 1.3
+"""Between launches of one arm: where a host operator takes this many times as long, the host makes the difference."""
+SLOWER = 0.05
+"""By which a launch's measured cycle may exceed its later one more than is usual in the sweep: what a request costs
+once is in the measured one, in all launches alike."""
 
 
 def disturbed(samples: pd.DataFrame) -> pd.DataFrame:
@@ -44,3 +52,41 @@ def warnings(samples: pd.DataFrame) -> Iterable[dict[str, str]]:
             "Something else ran meanwhile: such a cell looks slower than it is, above all for that kind of prompt"
         )
         yield {"code": "disturbed-requests", "text": text}
+
+
+def slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """Launches of one arm whose host took longer for the same operators while it was traced."""
+    by_arm: dict[str, list[tuple[float, str, float]]] = {}
+    for row in cells:
+        if took_us := (row.get("profile") or {}).get("host_operator_us"):
+            launch = (took_us, launch_in_words(row), row.get("tok_s") or 0.0)
+            by_arm.setdefault(row.get("arm") or row["cell"], []).append(launch)
+    for launches in by_arm.values():
+        (least, _, usual), (most, slow, rate) = min(launches), max(launches)
+        if most > HOSTS_DIFFER * least:
+            text = (
+                f"{slow}: while it was traced a host operator took {most:.1f} µs, and {least:.1f} µs in another launch "
+                "of the same arm"
+            )
+            if rate and usual:
+                text += f"; its requests, before that, gave {rate:.1f} against {usual:.1f} tok/s"
+            yield {"code": "slow-host", "text": text}
+
+
+def slow_while_measured(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """Launches whose measured requests took longer per cycle than the same server did soon after, not yet recorded."""
+    over: list[tuple[float, Mapping[str, Any], float, float]] = []
+    for row in cells:
+        later_ms = ((row.get("profile") or {}).get("untraced") or {}).get("cycle_ms")
+        measured_ms = row.get("cycle_ms") or row.get("step_ms")
+        if later_ms and measured_ms and not row.get("context_tokens"):  # a cycle after a longer prompt is longer
+            over.append((measured_ms / later_ms - 1, row, measured_ms, later_ms))
+    usual = statistics.median_low(share for share, *_ in over) if over else 0.0
+    for share, row, measured_ms, later_ms in over:
+        if share - usual > SLOWER:
+            text = (
+                f"{launch_in_words(row)}: its requests took {measured_ms:.2f} ms a cycle, and the same server soon "
+                f"after {later_ms:.2f} ms ({share:.1%} more; usual here: {usual:.1%}). The machine was slower while it "
+                "was measured, and the cell looks slower than it is"
+            )
+            yield {"code": "slow-while-measured", "text": text}
