@@ -119,6 +119,24 @@ def test_cost_between_measured_lengths_is_interpolated_and_outside_unknown() -> 
     assert formulas.cost_at({}, 1).source == "outside"
 
 
+def test_a_jump_of_the_target_s_forward_is_in_the_cycles_between() -> None:
+    forward_ms = {1: 10.0, 2: 10.0, 3: 10.0, 4: 20.0, 5: 20.0}  # by drafts: a kernel changes at five rows
+    measured = {1: 12.0, 5: 26.0}
+    assert [formulas.cost_at(measured, k, forward_ms).cycle_ms for k in (2, 3, 4)] == pytest.approx([13, 14, 25])
+    unknown = {k: ms for k, ms in forward_ms.items() if k != 3}
+    assert formulas.cost_at(measured, 3, unknown).cycle_ms == pytest.approx(19), "a line where the forward is not known"
+    rows = formulas.chain_table([1, 1.5, 1.7, 1.8, 1.9, 1.95], measured, 11.0, forward_ms=forward_ms)
+    assert rows[2].cycle_ms == pytest.approx(14)
+
+
+def test_the_forward_of_a_verify_is_that_of_the_rows_of_all_streams() -> None:
+    by_rows = {1: 5.0, 4: 8.0, 8: 9.0}
+    assert formulas.forward_by_drafts(by_rows, 1)[3] == 8.0
+    assert formulas.forward_by_drafts(by_rows, 4) == {0: 8.0, 1: 9.0}
+    assert formulas.forward_by_drafts(by_rows, 2) == {0: pytest.approx(6.0), 1: 8.0, 2: 8.5, 3: 9.0}
+    assert formulas.forward_by_drafts({}, 1) == {}
+
+
 def test_chain_table_marks_what_is_predicted() -> None:
     rows = formulas.chain_table([1, 1.6, 1.9, 2.0, 2.05], {1: 7.3, 3: 6.56}, step_ms=4.85)
     assert [row.cycle_source for row in rows] == ["measured", "interpolated", "measured", "outside"]

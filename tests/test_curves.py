@@ -73,6 +73,17 @@ def test_lengths_between_two_measured_ones_are_predicted_and_labelled(tmp_path: 
     assert four["break_even"] == pytest.approx(1.5 + (2.0 - 1.5) / 4)
 
 
+def test_lengths_between_follow_a_jump_of_the_target_s_forward(tmp_path: Path) -> None:
+    with_histograms(tmp_path)
+    step_ms = next(row["total_ms"] for row in analyse(tmp_path)["cycle"] if row["cell"] == "baseline")
+    content = artifacts.read_json(tmp_path / "cells.json")
+    forwards = {rows: step_ms * (1.5 if rows > 6 else 1.0) for rows in range(1, 9)}
+    next(row for row in content["cells"] if row["cell"] == "baseline")["forward_ms"] = forwards
+    artifacts.write_json(tmp_path / "cells.json", content)
+    rows = {row["drafts"]: row["break_even"] for row in analyse(tmp_path)["curves"]["draft_length"]}
+    assert [rows[drafts] for drafts in (3, 4, 5, 6, 7)] == pytest.approx([1.5, 1.5, 1.5, 2.0, 2.0], rel=1e-3)
+
+
 def test_acceptance_got_by_position_stands_beside_the_one_that_is_needed(tmp_path: Path) -> None:
     rows = {row["cell"]: row for row in analyse(with_histograms(tmp_path))["curves"]["positions"]}
     assert rows["ngram-d8"]["got"] == [pytest.approx(0.5)] + [pytest.approx(1.0)] * 6

@@ -80,7 +80,7 @@ def draft_length_figure(rows: Sequence[Row]) -> Figure:
         tidy(axes)
         _legend(axes)
     panels[-1].set_xlabel(
-        "drafts per verify (the root not counted); filled: measured, hollow: predicted, cycle interpolated"
+        "drafts per verify (the root not counted); filled: measured, hollow: predicted from measured lengths"
     )
     alt = "Accept length got and break-even accept length over the number of drafts: " + "; ".join(
         f"{row['family']}, {row['drafts']} drafts ({row['source']}): {show.cell(row['accept_length'])} got, "

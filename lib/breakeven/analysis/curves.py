@@ -23,12 +23,15 @@ from breakeven.stats.samples import usable
 Row = Mapping[str, Any]
 
 
-def by_draft_length(samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> list[dict[str, Any]]:
+def by_draft_length(
+    samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons: Sequence[Row], forward_ms: Mapping[str, float]
+) -> list[dict[str, Any]]:
     """Per family of chains: every length up to the longest, measured or predicted.
 
-    Accept lengths of lengths that were not measured follow from the histogram of correct drafts at the longest; their
-    cycle is interpolated between measured neighbours, which is no more than a guess (cost curves are jagged), so that
-    it is labelled. Rows: family, drafts, accept_length, break_even, speedup, source (measured | interpolated), cell;
+    Accept lengths of lengths that were not measured follow from the histogram of correct drafts at the longest. Their
+    cycle is interpolated between measured neighbours, with the jumps of the target's forward where ``forward_ms``
+    (milliseconds by rows, measured on the baseline's server) tells them; it is a guess all the same, so that it is
+    labelled. Rows: family, drafts, accept_length, break_even, speedup, source (measured | interpolated), cell;
     accept_length and speedup are None where the length was pinned.
     """
     rows = []
@@ -36,7 +39,12 @@ def by_draft_length(samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons:
         step_ms = _step_ms(members[0][1], samples)
         cycles = {arm.drafts: row["break_even"]["estimate"] * step_ms for arm, row in members if arm.drafts}
         measured = {arm.drafts: row for arm, row in members if arm.drafts}
-        predicted = {chain.draft_tokens: chain for chain in _chains(samples, members[-1][0], cycles, step_ms)}
+        longest = members[-1][0]
+        by_rows = {int(rows): ms for rows, ms in forward_ms.items()}
+        forwards = formulas.forward_by_drafts(by_rows, longest.condition.concurrency)
+        lengths = lengths_by_chain(samples, longest)
+        chains = [] if lengths is None else formulas.chain_table(lengths, cycles, step_ms, forward_ms=forwards)
+        predicted = {chain.draft_tokens: chain for chain in chains}
         for drafts in sorted({*measured, *predicted}):
             found = _of_length(measured.get(drafts), predicted.get(drafts))
             if found:
@@ -73,11 +81,6 @@ def families(arms: Mapping[str, Arm], comparisons: Sequence[Row]) -> Iterable[tu
 def _step_ms(row: Row, samples: pd.DataFrame) -> float:
     base = usable(samples[samples["cell"] == row["against"]])
     return float(1000 * base["decode_s"].sum() / (base["completion_tokens"] - 1).sum())
-
-
-def _chains(samples: pd.DataFrame, longest: Arm, cycles: Mapping[int, float], step_ms: float) -> list[formulas.Chain]:
-    lengths = lengths_by_chain(samples, longest)
-    return formulas.chain_table(lengths, cycles, step_ms) if lengths is not None else []
 
 
 def lengths_by_chain(samples: pd.DataFrame, longest: Arm) -> np.ndarray | None:

@@ -156,7 +156,7 @@ def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str,
         "cycle": cycles,
         "floors": floors,
         "curves": {
-            "draft_length": curves.by_draft_length(samples, arms_by_name, comparisons),
+            "draft_length": curves.by_draft_length(samples, arms_by_name, comparisons, forward_ms or {}),
             "positions": _named(curves.by_position(samples, arms_by_name, comparisons), arms_by_name),
             "concurrency": crossings,
         },

@@ -173,18 +173,42 @@ class Cost:
     source: Literal["measured", "interpolated", "outside"]
 
 
-def cost_at(measured: Mapping[int, float], draft_tokens: int) -> Cost:
+def cost_at(measured: Mapping[int, float], draft_tokens: int, forward_ms: Mapping[int, float] | None = None) -> Cost:
     """The cycle at a chain length, from measured ones (``{draft tokens: cycle_ms}``).
 
     Between two neighbours it is interpolated and says so. Outside of what was measured it is unknown: the curve is
-    jagged (kernels change with the shape), so that neither a fitted line nor monotony may be assumed.
+    jagged (kernels change with the shape), so that neither a fitted line nor monotony may be assumed. Where
+    ``forward_ms``, the target's forward by the drafts that it verifies, holds all lengths, its jumps are in the cycle
+    and the rest alone (drafts and the host) is interpolated.
     """
     if draft_tokens in measured:
         return Cost(draft_tokens, float(measured[draft_tokens]), "measured")
     if not measured or not min(measured) < draft_tokens < max(measured):
         return Cost(draft_tokens, None, "outside")
-    lengths = sorted(measured)
-    return Cost(draft_tokens, float(np.interp(draft_tokens, lengths, [measured[k] for k in lengths])), "interpolated")
+    known = forward_ms if forward_ms and {draft_tokens, *measured} <= forward_ms.keys() else {}
+    rest = rest_of_cycles(measured, known)
+    lengths = sorted(rest)
+    between = float(np.interp(draft_tokens, lengths, [rest[k] for k in lengths]))
+    return Cost(draft_tokens, known.get(draft_tokens, 0.0) + between, "interpolated")
+
+
+def rest_of_cycles(cycles: Mapping[int, float], forward_ms: Mapping[int, float]) -> dict[int, float]:
+    """Milliseconds of each cycle that are not the forward; negative where many requests, in which the forward was
+    measured, cost more than a verify with as many rows."""
+    return {drafts: cycle - forward_ms.get(drafts, 0.0) for drafts, cycle in cycles.items()}
+
+
+def forward_by_drafts(forward_ms_by_rows: Mapping[int, float], streams: int) -> dict[int, float]:
+    """Milliseconds of the target's forward by the drafts that it verifies for each of ``streams`` requests.
+
+    A verify of k drafts is a forward of ``streams * (k + 1)`` rows. Between two measured numbers of rows it is
+    interpolated.
+    """
+    if not forward_ms_by_rows:
+        return {}
+    most = max(forward_ms_by_rows)
+    rows = (n for n in range(min(forward_ms_by_rows), most + 1) if n % streams == 0)
+    return {n // streams - 1: ms for n in rows if (ms := cost_at(forward_ms_by_rows, n).cycle_ms) is not None}
 
 
 @dataclass(frozen=True)
@@ -206,12 +230,13 @@ def chain_table(
     measured_cycle_ms: Mapping[int, float],
     step_ms: float,
     batch: float = 1.0,
+    forward_ms: Mapping[int, float] | None = None,
 ) -> list[Chain]:
     """Every chain from 1 draft on: cycle measured or interpolated, and what follows. ``accept_lengths[k]`` is that of k
-    drafts (see `accept_length_by_chain_over_requests`)."""
+    drafts (see `accept_length_by_chain_over_requests`); ``forward_ms`` as for `cost_at`."""
     chains = []
     for drafts, length in list(enumerate(accept_lengths))[1:]:
-        cost = cost_at(measured_cycle_ms, drafts)
+        cost = cost_at(measured_cycle_ms, drafts, forward_ms)
         if cost.cycle_ms is None:
             chains.append(Chain(drafts, float(length), None, cost.source, None, None, None, None))
             continue

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from breakeven.costs.formulas import cost_at
+from breakeven.costs.formulas import cost_at, forward_by_drafts, rest_of_cycles
 from breakeven.launch.design import Arm
 
 MARGIN_UNKNOWN = 0.10  # of an interpolated cycle, before a family has shown how jagged it is
@@ -140,12 +140,12 @@ def _cycle(
     if not drafts or not cycles:
         return None
     if {drafts, *cycles} <= forward_ms.keys():
-        rests = _rests(cycles, forward_ms)
+        rests = rest_of_cycles(cycles, forward_ms)
         shortest = min(rests)
         rest = rests[shortest] if drafts < shortest else cost_at(rests, drafts).cycle_ms
         if rest is None:
             return None
-        least = rest * drafts / shortest if drafts < shortest else rest
+        least = min(rest, rest * drafts / shortest) if drafts < shortest else rest
         margin = _margin(cycles, forward_ms, MARGIN_OF_REST)
         source = "bounded" if drafts < shortest else "interpolated"
         return source, forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
@@ -153,23 +153,11 @@ def _cycle(
     return None if whole is None else ("interpolated", whole, whole * (1 - _margin(cycles, {}, MARGIN_UNKNOWN)))
 
 
-def _rests(cycles: Mapping[int, float], forward_ms: Mapping[int, float]) -> dict[int, float]:
-    """Milliseconds of each cycle that are not the forward: many requests cost a little more than one with as many
-    rows, so that a forward may come out longer than the whole cycle; then nothing is left."""
-    return {drafts: max(0.0, cycle - forward_ms.get(drafts, 0.0)) for drafts, cycle in cycles.items()}
-
-
 def _forwards(results: Sequence[Result], condition: str) -> dict[int, float]:
-    """Milliseconds of the target's forward by the drafts that it verifies under a condition, as far as measured.
-
-    Between two measured numbers of rows it is interpolated.
-    """
+    """Milliseconds of the target's forward by the drafts that it verifies under a condition, as far as measured."""
     streams = next((each.streams for each in results if each.condition == condition), 1)
     by_rows = {rows: ms for each in results for rows, ms in each.forward_ms.items()}
-    if not by_rows:
-        return {}
-    rows = (n for n in range(min(by_rows), max(by_rows) + 1) if n % streams == 0)
-    return {n // streams - 1: ms for n in rows if (ms := cost_at(by_rows, n).cycle_ms) is not None}
+    return forward_by_drafts(by_rows, streams)
 
 
 def forwards_are_known(family: Sequence[Candidate], results: Sequence[Result]) -> bool:
@@ -202,7 +190,7 @@ def _margin(cycles: Mapping[int, float], forward_ms: Mapping[int, float], unknow
     lengths = sorted(cycles)
     misses = []
     for left, middle, right in zip(lengths, lengths[1:], lengths[2:], strict=False):
-        rests = _rests({each: cycles[each] for each in (left, right)}, forward_ms)
+        rests = rest_of_cycles({each: cycles[each] for each in (left, right)}, forward_ms)
         between = cost_at(rests, middle).cycle_ms
         assert between is not None
         expected = forward_ms.get(middle, 0.0) + between
