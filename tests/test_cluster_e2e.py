@@ -40,6 +40,35 @@ def test_a_search_can_not_be_shared_among_workers(tmp_path: Path) -> None:
         sweep.run_sweep(SweepSettings.checked({**SETTINGS, "workers": 2, "search": True}), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("workers", "gpus", "refused"), [(4, 2, ""), (4, 4, "2 on a node"), (2, 5, "1 on a node"), (9, 0, "5 on a node")]
+)
+def test_workers_whose_servers_a_node_has_no_gpus_or_cores_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch, workers: int, gpus: int, refused: str
+) -> None:
+    nodes = [{"Alive": True, "NodeID": name * 28, "Resources": {"CPU": 4.0, "GPU": 4.0}} for name in ("ab", "cd")]
+    context = SimpleNamespace(get_node_id=lambda: "no node of these")
+    ray = SimpleNamespace(nodes=lambda: nodes, get_runtime_context=lambda: context)
+    if refused:
+        with pytest.raises(UserError, match=refused):
+            cluster._places(ray, workers, gpus)
+    else:
+        assert len(cluster._places(ray, workers, gpus)) == workers
+
+
+@pytest.mark.parametrize(("flags", "gpus"), [([], 2), (["--pp-size=2"], 4), (["--dp-size", "2"], 4)])
+def test_a_worker_asks_for_all_gpus_of_its_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: list[str], gpus: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(cluster, "_places", lambda ray, workers, gpus: asked.append(gpus) or [{}])
+    monkeypatch.setattr(cluster.machine, "gpus", lambda *_: [{"name": "any"}])
+    settings = SweepSettings.checked({**SETTINGS, "workers": 1, "tp": 2, "server_flags": flags})
+    launch, ray, load = Launch(Arm("baseline", None), 0), SimpleNamespace(), SimpleNamespace()
+    cluster._Crew(ray, settings, [launch], load, Store(tmp_path, {}, resume=False), tmp_path, print)
+    assert asked == [gpus]
+
+
 def test_without_ray_workers_are_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UserError, match="pip install ray"):
@@ -60,7 +89,7 @@ def test_a_launch_that_a_worker_lost_with_its_connection_is_measured_again_three
         worker = SimpleNamespace(measure=SimpleNamespace(remote=lambda *_: object()))
         ray = SimpleNamespace(wait=lambda tasks, num_returns: (tasks, []), get=lambda _: next(found))
         ray.exceptions = SimpleNamespace(RayActorError=ZeroDivisionError)
-        monkeypatch.setattr(cluster, "_places", lambda ray, workers: [{}])
+        monkeypatch.setattr(cluster, "_places", lambda ray, workers, gpus: [{}])
         monkeypatch.setattr(cluster._Crew, "_hire", lambda self, place: worker)
         store = Store(folder, {}, resume=False)
         settings, load = SweepSettings(workers=1), Workload([], Prompt("", "", "", 1))
@@ -88,7 +117,7 @@ def test_workers_serve_through_the_runs_overlay(tmp_path: Path, monkeypatch: pyt
         folder = Path(self.serving.environment_of(launch.arm.variant)["PYTHONPATH"])
         return [{"overlay": (folder / "changed" / "a.py").read_text()}]
 
-    monkeypatch.setattr(cluster, "_places", lambda ray, workers: [{"strategy": None, "cores": []}])
+    monkeypatch.setattr(cluster, "_places", lambda ray, workers, gpus: [{"strategy": None, "cores": []}])
     monkeypatch.setattr(Serving, "prepare", prepared)
     monkeypatch.setattr(Workload, "chosen", lambda *_: load)
     monkeypatch.setattr(Measurement, "run", measured)

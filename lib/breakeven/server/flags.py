@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -102,6 +103,14 @@ def whole_number(arguments: Sequence[str], *flags: str, least: int = 1) -> int:
                 raise UserError(f"server_flags: {flag} is {value!r}; give a whole number from {least} up")
             return int(value)
     return least
+
+
+def gpus_needed(tp: int, arguments: Sequence[str]) -> int:
+    """How many GPUs of a host a server takes; attention in data-parallel groups divides ranks, it adds none."""
+    stages = whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
+    replicas = whole_number(arguments, "--dp-size", "--data-parallel-size")
+    nodes = whole_number(arguments, "--nnodes")
+    return math.ceil(tp * stages * (1 if "--enable-dp-attention" in arguments else replicas) / nodes)
 
 
 def value_of(arguments: Sequence[str], flag: str) -> str | None:

@@ -21,6 +21,7 @@ from breakeven.config import SweepSettings
 from breakeven.errors import UserError
 from breakeven.launch.design import Launch
 from breakeven.launch.serving import OVERLAY, Serving
+from breakeven.server.flags import gpus_needed
 from breakeven.sweep.load import Workload
 from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, lost_connection, reference_cell
 from breakeven.sweep.store import Store
@@ -143,7 +144,9 @@ class _Crew:
     ) -> None:
         self._ray, self._settings, self._load = ray, settings, load
         self._store, self._run_dir, self._say = store, run_dir, say
-        self._places = _places(ray, settings.workers)
+        flags = [[*settings.server_flags, *launch.arm.variant.flags] for launch in launches]
+        self._gpus = max(gpus_needed(settings.tp, each) for each in flags) if machine.gpus() else 0
+        self._places = _places(ray, settings.workers, self._gpus)
         restarts = list(dict.fromkeys(launch.restart for launch in launches))
         self._queues: list[deque[Launch]] = [deque() for _ in self._places]
         for launch in launches:
@@ -172,10 +175,9 @@ class _Crew:
             self._next(number, workers, busy)
 
     def _hire(self, place: Mapping[str, Any]) -> Any:
-        gpus = self._settings.tp if machine.gpus() else 0
-        options = {"num_gpus": gpus, "num_cpus": 0, "scheduling_strategy": place["strategy"]}
+        options = {"num_gpus": self._gpus, "num_cpus": 0, "scheduling_strategy": place["strategy"]}
         values = self._settings.model_dump() | {"workers": 0}
-        cores = [] if gpus else place["cores"]
+        cores = [] if self._gpus else place["cores"]
         overlay = _contents(self._run_dir / OVERLAY)
         return self._ray.remote(Worker).options(**options).remote(values, cores, _folders(), overlay)
 
@@ -204,8 +206,12 @@ class _Crew:
         self._queues[number].appendleft(launch)
 
 
-def _places(ray: Any, workers: int) -> list[dict[str, Any]]:
-    """Where each worker runs: its node, and its slice of the node's cores (which only matters without GPUs)."""
+def _places(ray: Any, workers: int, gpus: int) -> list[dict[str, Any]]:
+    """Where each worker runs: its node, and its slice of the node's cores (which only matters without GPUs).
+
+    ``gpus`` are those that each worker's server takes. Raises UserError where a node has too few of them, for which Ray
+    would wait for ever, or of cores.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -217,6 +223,11 @@ def _places(ray: Any, workers: int) -> list[dict[str, Any]]:
         cores = sorted(os.sched_getaffinity(0)) if here else list(range(int(node["Resources"].get("CPU", 1))))
         if len(cores) < of:
             raise UserError(f"workers is {workers}: {of} on a node with {len(cores)} cores; give fewer workers")
+        if of * gpus > (there := int(node["Resources"].get("GPU", 0))):
+            raise UserError(
+                f"workers is {workers}: {of} on a node whose servers take {gpus} GPUs each, and Ray has {there}; "
+                "give fewer workers, or start Ray with the node's GPUs (ray start --num-gpus)"
+            )
         size = len(cores) // of
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         places.append({"strategy": strategy, "cores": cores[share * size : (share + 1) * size]})
