@@ -106,6 +106,21 @@ def test_every_condition_is_warmed_up_as_it_is_measured_and_with_texts_of_its_ow
     assert not warmed & {each.prompt for batch in chosen.batches for each in batch.prompts}
 
 
+def test_whatever_is_sent_under_a_condition_has_its_length_of_context() -> None:
+    settings = SweepSettings(
+        concurrency=[4, 1], context_tokens=[0, 3000], context_length=8192, kinds=["open chat"], prompts_per_kind=2
+    )
+    chosen = load.Workload.chosen(settings, list)
+    for batch in chosen.batches:
+        for some in (batch.prompts, batch.company, batch.warm_up[-batch.condition.concurrency :]):
+            assert all((len(each.prompt) > 2500) is bool(batch.condition.context_tokens) for each in some)
+    company = [each for batch in chosen.batches for each in batch.company]
+    assert len({each.id for each in company}) == len(company) > 0, "the client knows a text by its prompt's id"
+    assert len(chosen.traced.prompt) < 2500, "the first condition with one request at a time"
+    settings = settings.model_copy(update={"context_tokens": [3000]})
+    assert len(load.Workload.chosen(settings, list).traced.prompt) > 2500
+
+
 def test_the_plan_of_an_attached_server_is_one_measurement() -> None:
     attached = SweepSettings(host="attach:http://127.0.0.1:30000", concurrency=[1, 64])
     assert [each.key for each in running.plan(attached)] == ["baseline.restart0"]

@@ -79,7 +79,7 @@ def slow_while_measured(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str
     for row in cells:
         later_ms = ((row.get("profile") or {}).get("untraced") or {}).get("cycle_ms")
         measured_ms = row.get("cycle_ms") or row.get("step_ms")
-        if later_ms and measured_ms and not row.get("context_tokens"):  # a cycle after a longer prompt is longer
+        if later_ms and measured_ms:
             over.append((measured_ms / later_ms - 1, row, measured_ms, later_ms))
     usual = statistics.median_low(share for share, *_ in over) if over else 0.0
     for share, row, measured_ms, later_ms in over:

@@ -27,7 +27,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """What every server of a sweep is sent: the same for every arm and restart, no measured text twice."""
+    """What every server of a sweep is sent: the same for every arm and restart, no measured text twice. ``traced`` is
+    as long as the prompts of the first condition with one request at a time, whose cycle it splits."""
 
     batches: list[Batch]
     traced: workload.Prompt
@@ -41,22 +42,29 @@ class Workload:
             settings.concurrency, settings.temperature, settings.context_tokens, settings.max_running_requests
         )
         per_kind, kinds = settings.prompts_per_kind, settings.kinds or None
+        texts = [each.prompt for each in prompts]
+
+        def lengthened(prompt: workload.Prompt, condition: Condition | None) -> workload.Prompt:
+            if condition is None or not condition.context_tokens:
+                return prompt
+            return workload.lengthened(prompt, condition.context_tokens, encode, texts)
+
         *warm_up, traced = workload.warm_up(prompts)
         first = warm_up or [traced]
         batches: list[Batch] = []
         for number, condition in enumerate(conditions):
             measured = workload.choose(prompts, per_kind, kinds=kinds, skip=number * per_kind)
-            if condition.context_tokens:
-                texts = [each.prompt for each in prompts]
-                measured = [workload.lengthened(each, condition.context_tokens, encode, texts) for each in measured]
-            _refuse_too_long(measured, encode, settings.context_length)
-            longest = max(each.max_new_tokens for each in measured)
-            company = [replace(each, max_new_tokens=longest) for each in warm_up]  # short answers would end all at once
+            longest = max(each.max_new_tokens for each in measured)  # short answers would end all at once
+            company = [replace(each, id=f"{each.id}-beside-{number}", max_new_tokens=longest) for each in warm_up]
             done = sum(len(batch.warm_up) for batch in batches)
             short = together(first, condition.concurrency, done) if done or condition.concurrency > 1 else []
             before = short if batches else [*first, *short]
-            batches.append(Batch(condition, measured, company if condition.concurrency > 1 else [], before))
-        return cls(batches, traced)
+            sent = [measured, company if condition.concurrency > 1 else [], before]
+            sent = [[lengthened(each, condition) for each in some] for some in sent]
+            for some in sent:
+                _refuse_too_long(some, encode, settings.context_length)
+            batches.append(Batch(condition, *sent))
+        return cls(batches, lengthened(traced, next((each for each in conditions if each.concurrency == 1), None)))
 
     @property
     def requests(self) -> int:
