@@ -98,13 +98,18 @@ def test_two_estimates_of_a_cycle_that_differ_are_a_warning() -> None:
 
 
 def test_a_launch_whose_requests_took_longer_than_the_same_server_does_later_is_named() -> None:
-    def cell(name: str, later_ms: float, **values: Any) -> dict[str, Any]:
-        return launch(name, 0, 80.0, profile={"untraced": {"cycle_ms": later_ms}}, **values)
+    def cell(name: str, later_ms: float, text_tokens: float = 180.0, **values: Any) -> dict[str, Any]:
+        untraced = {"cycle_ms": later_ms, "text_tokens": text_tokens, "measured_text_tokens": 170.0}
+        return launch(name, 0, 80.0, profile={"untraced": untraced}, **values)
 
     cells = [cell("baseline", 4.57, step_ms=4.59), cell("standalone-s1", 5.56, cycle_ms=5.69)]
     assert "slow-while-measured" not in warned(cells), "what a request costs once is 0.4 and 2.3 % here"
     text = warned([*cells, cell("standalone-s5", 6.43, cycle_ms=6.96)])["slow-while-measured"]
     assert text.startswith("standalone-s5, restart 1:") and "6.96 ms" in text and "6.43 ms" in text
+    longer = cell("standalone-s5", 6.43, text_tokens=60.0, cycle_ms=6.96)
+    assert "slow-while-measured" not in warned([*cells, longer]), "a cycle behind less text is shorter"
+    later_slower = [cell("baseline", 5.70, step_ms=4.59), cells[1]]
+    assert "slow-while-measured" not in warned(later_slower), "the faster of two is no measure"
     slowed = [*cells, cell("standalone-s3", 7.61, cycle_ms=6.08)]
     assert "slow-while-measured" not in warned(slowed), "the later ones were of a slower host"
     once = [cell("baseline", 2.0, step_ms=2.2), cell("ngram-d4", 3.0, cycle_ms=3.35)]

@@ -30,6 +30,7 @@ def refusal(text: str, tmp_path: Path) -> str:
         ("restarts: '3'", "restarts is '3' (str); expected integer"),
         ("restarts: 2.5", "restarts is 2.5"),
         ("restarts: 0", "greater than or equal to 1"),
+        ("profile_steps: 2", "2 steps hold no whole cycle, one is the prefill; give 3 or more, or 0"),
         ("aa_pair: 'false'", "write true or false without quotes"),
         ("engine: embeded", "did you mean 'embedded'"),
         ("arch: sm12", "allowed: auto, sm80"),

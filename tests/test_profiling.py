@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,11 +18,13 @@ from hypothesis import strategies as st
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL
 from breakeven.workload import profiling
-from breakeven.workload.profiling import Answer, held_against, untraced_cycle
+from breakeven.workload.client import Client
+from breakeven.workload.profiling import Answer, Measured, held_against, untraced_cycle
 from breakeven.workload.prompts import Prompt
 
 DATA = Path(__file__).parent / "data"
 H200 = DATA / "h200-sglang-0.5.17"
+NOTHING = Measured()
 
 
 def profile_of(
@@ -30,7 +33,8 @@ def profile_of(
     windows: dict[str, Path],
     *,
     on_gpu: bool = True,
-    most_ms: float | None = None,
+    measured: Measured = NOTHING,
+    timed: bool = True,
 ) -> dict[str, Any]:
     """``cycle_shares`` with recorded traces in place of a server's: keyed by the first activity asked for."""
     asked = []
@@ -53,12 +57,11 @@ def profile_of(
     prompt = Prompt("p", "open chat", "Hello", 100)  # on a GPU 256 tokens are asked for: 127 cycles
     client: Any = Answering()
     folder = run_dir / "traces" / "launch"
-    profile = profiling.cycle_shares("http://127.0.0.1:1", client, prompt, 8, folder, most_ms=most_ms)["profile"]
+    found = profiling.cycle_shares("http://127.0.0.1:1", client, prompt, 8, folder, measured=measured)
     # the host alone goes first: recording the device leaves it slower
     assert [each[:2] for each in asked] == ([(["CPU"], 64)] if on_gpu else []) + [(["CPU", "GPU"], 8)]
-    timed = "untraced" in profile
-    assert [each[2] for each in asked] == ([2 * 31, 2 * 60] if timed else [0] * len(asked))  # the middle of the answer
-    return profile
+    assert [each[2] for each in asked] == ([2 * 23, 2 * 60] if timed else [0] * len(asked))  # the middle of the answer
+    return dict(found["profile"])
 
 
 class Answering:
@@ -73,6 +76,7 @@ class Answering:
         return {
             "verify_ct": cycles,
             "completion_tokens": 1 + 2 * cycles,
+            "prompt_tokens": 30,
             "decode_s": 0.009 + cycles / 1000 * mean_ms(range(before, before + cycles)),
             "output_ids": list(range(1 + 2 * cycles)),
         }
@@ -84,7 +88,7 @@ def mean_ms(cycles: range) -> float:
 
 FULL_MS = mean_ms(range(60 + 1, 60 + 7))
 """Of those amid 127 that a full window of 8 steps counts, one of them a prefill."""
-HOST_MS = mean_ms(range(31 + 16, 31 + 64))
+HOST_MS = mean_ms(range(23 + 16, 23 + 64))
 """Of those that the host's window of 64 counts, its first quarter left out."""
 
 
@@ -123,7 +127,8 @@ def test_without_the_host_s_window_the_device_alone_is_held_against_the_cycle_an
 
 
 def test_a_cpu_needs_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    profile = profile_of(monkeypatch, tmp_path, {"both": DATA / "cpu-standalone-2.trace.json.gz"}, on_gpu=False)
+    window = {"both": DATA / "cpu-standalone-2.trace.json.gz"}
+    profile = profile_of(monkeypatch, tmp_path, window, on_gpu=False, timed=False)
     assert profile["device"] == "cpu"
     assert "host_window" not in profile and "untraced" not in profile
     assert sum(profile["shares"].values()) == pytest.approx(1)
@@ -131,7 +136,7 @@ def test_a_cpu_needs_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("slow", "rounds", "factor"),
-    [(range(0), 1, 1.0), (range(1, 25), 2, 1.0), (range(1, 1000), 3, 1.3), (range(1, 49), 3, 1.0)],
+    [(range(0), 1, 1.0), (range(2, 26), 2, 1.0), (range(2, 1000), 3, 1.3), (range(2, 50), 3, 1.0)],
 )
 def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: range, rounds: int, factor: float
@@ -140,13 +145,13 @@ def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_no
 
     def generate(self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
         sample = measured(self, prompt, baseline=baseline, after=after)
-        number = len(self.asked) - 1  # the first tells how many cycles there are
+        number = len(self.asked) - 1  # the first two tell how many cycles there are
         return sample | {"decode_s": sample["decode_s"] * (1.3 if number in slow else 1.0)}
 
     monkeypatch.setattr(Answering, "generate", generate)
     monkeypatch.setattr(profiling, "BETWEEN_ROUNDS_S", 0.0)
     windows = {"both": H200 / "standalone-3.trace.json.gz"}
-    untraced = profile_of(monkeypatch, tmp_path, windows, most_ms=8.0)["untraced"]
+    untraced = profile_of(monkeypatch, tmp_path, windows, measured=Measured(8.0))["untraced"]
     assert untraced["rounds"] == rounds
     assert untraced["cycle_ms"] == pytest.approx(factor * FULL_MS)
     assert untraced["host_cycle_ms"] == pytest.approx(factor * HOST_MS)
@@ -194,10 +199,76 @@ def test_what_a_request_costs_once_is_no_part_of_the_cycle(
     assert found["cycle_ms"] == pytest.approx(cycle_ms, rel=1e-6, abs=1e-6)
 
 
-def test_two_answers_of_one_length_give_time_over_cycles() -> None:
-    found = untraced_cycle([Answer(10, 65.0), Answer(10, 64.0)])
-    assert found["cycle_ms"] == 6.5
-    assert untraced_cycle([]) == {}
+def test_two_answers_of_one_length_tell_no_cycle() -> None:
+    assert untraced_cycle([Answer(2, 21.0), Answer(2, 21.0)]) == {} == untraced_cycle([])
+    found = untraced_cycle([Answer(2, 21.0), Answer(2, 21.0), Answer(12, 81.0), Answer(2, 21.0)])
+    assert found == {"cycle_ms": 6.0, "cycles_ms": [6.0], "n": 10}
+
+
+@pytest.mark.parametrize(
+    ("text_tokens", "context_length", "asked", "behind"),
+    [
+        (None, None, 256, 30 + 127),  # the middle of the answer
+        (30 + 60, None, 256, 30 + 60),  # short measured answers
+        (30 + 500, None, 628, 30 + 500),  # long ones
+        (30 + 500, 400, 369, None),  # which a server can't give
+        (30.0, None, 256, 38),  # none of a window lies before the answer: 1 to 7 cycles of 2 tokens
+    ],
+)
+def test_the_windows_lie_behind_as_much_text_as_the_measured_cycles_had(
+    text_tokens: float | None, context_length: int | None, asked: int, behind: float | None
+) -> None:
+    client: Any = Answering()
+    prompt, sample = profiling._long_answer(client, Prompt("p", "k", "Hello", 100), text_tokens, context_length)
+    assert prompt.max_new_tokens == asked and client.asked == [100, asked], "a drafter that learns has seen the text"
+    stretches = profiling._stretches(sample, 8, text_tokens)
+    for stretch in stretches.values():
+        first, last = ((tokens - 1) / 2 for tokens in (stretch.short, stretch.long))
+        assert stretch.text_tokens == pytest.approx(30 + len(stretch.after) + first + last, abs=2)
+        assert len(stretch.after) + stretch.long <= asked
+    if behind:
+        assert stretches["device"].text_tokens == pytest.approx(behind, abs=3)
+
+
+def test_a_window_goes_on_from_what_was_answered_before_within_the_answer_s_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    posted: list[dict[str, Any]] = []
+
+    def traced(request: httpx.Request) -> httpx.Response:
+        posted.append(json.loads(request.content))
+        (tmp_path / "1764480000.0-TP-0.trace.json.gz").write_bytes(b"a trace")
+        meta = {"prompt_tokens": 3, "completion_tokens": 6, "finish_reason": {"type": "length"}}
+        return httpx.Response(200, json={"text": "", "output_ids": [9] * 6, "meta_info": meta})
+
+    @contextlib.contextmanager
+    def server(base_url: str, timeout_s: float) -> Iterator[Any]:
+        yield SimpleNamespace(post=lambda path, json=None: httpx.Response(200, request=httpx.Request("POST", path)))
+
+    monkeypatch.setattr(profiling.readiness, "client", server)
+    client = Client("http://127.0.0.1:1", lambda text: [1, 2, 3])
+    client._http = httpx.Client(base_url="http://127.0.0.1:1", transport=httpx.MockTransport(traced))
+    recorder = profiling._Recorder("http://127.0.0.1:1", client, LOCAL)
+    recorder.window(Prompt("p", "k", "Hello", 10), (7, 8, 7, 8), 4, tmp_path, ["CPU"])
+    (request,) = posted
+    assert request["input_ids"] == [1, 2, 3, 7, 8, 7, 8]
+    assert request["sampling_params"]["max_new_tokens"] == 6
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_kernels_of_a_target_forward_are_those_of_one_window_or_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: bool
+) -> None:
+    def window(*_: Any) -> Path:
+        if fails:
+            raise TimeoutError("no trace appeared")
+        return H200 / "standalone-3.trace.json.gz"
+
+    monkeypatch.setattr(profiling._Recorder, "window", window)
+    client: Any = Answering()
+    found = profiling.target_kernels("http://127.0.0.1:1", client, Prompt("p", "k", "Hello", 9), 4, tmp_path)
+    assert found is None if fails else (found is not None and found[0]["count"] == 0 and found[1] == [])
+    assert client.asked == [], "no answer is timed"
 
 
 @given(device_ms=st.floats(1, 20), host_ms=st.floats(1, 20), recorder=st.floats(1, 2))
@@ -228,10 +299,10 @@ def test_a_release_that_reports_no_times_is_traced_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def timeless(self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
-        return {"verify_ct": None, "completion_tokens": 9, "decode_s": None}
+        return {"verify_ct": None, "completion_tokens": 9, "prompt_tokens": 30, "decode_s": None}
 
     monkeypatch.setattr(Answering, "generate", timeless)
     window = H200 / "standalone-3.trace.json.gz"
-    profile = profile_of(monkeypatch, tmp_path, {"both": window, "host": window})
+    profile = profile_of(monkeypatch, tmp_path, {"both": window, "host": window}, timed=False)
     assert "untraced" not in profile
     assert profile["cycle_ms"] == profile["host_window_ms"]

@@ -18,6 +18,7 @@ from breakeven.server import LaunchFailure, attach
 from breakeven.sweep import load, measuring, running
 from breakeven.sweep.store import Store
 from breakeven.telemetry.failures import Failure
+from breakeven.workload.profiling import Measured
 from breakeven.workload.prompts import Prompt
 from tests.stand_in import lay_out_stand_in
 
@@ -211,6 +212,15 @@ def test_the_figures_of_a_launch_are_ratios_of_sums_without_the_prefills_token()
         "cycle_ms": pytest.approx(125.0),
     }
     assert "tok_s" not in measuring.summary([looping])
+
+
+def test_the_mean_text_before_a_cycle_counts_the_prompt_and_half_of_each_answer() -> None:
+    short = {"prompt_tokens": 10, "completion_tokens": 21, "decode_s": 1.0, "degenerate": False, "error": None}
+    long = {**short, "prompt_tokens": 100, "completion_tokens": 61}
+    looping = {**long, "degenerate": True, "prompt_tokens": 999}
+    told = measuring._told([short, long, looping], {"cycle_ms": 25.0})
+    assert told.cycle_ms == 25.0 and told.text_tokens == pytest.approx((20 * 20.5 + 60 * 130.5) / 80)
+    assert measuring._told([looping], {}) == Measured()
 
 
 def lost(launch: design.Launch) -> list[dict[str, Any]]:

@@ -150,9 +150,18 @@ class SweepSettings(ServingSettings):
     prompts_per_kind: int = Field(1, ge=1, description="prompts of each kind per server and condition, each used once")
     kinds: list[str] = Field([], description="kinds of prompt to measure; empty: all")
     request_timeout_s: float = Field(300.0, gt=0, description="seconds until a request counts as hung")
-    profile_steps: int = Field(8, ge=0, description="decode steps traced per cell after the measurement; 0: none")
+    profile_steps: int = Field(8, ge=0, description="decode steps traced per cell, 3 or more; 0: none")
     workers: int = Field(0, ge=0, description="Ray workers that share the restarts; 0: one launch after the other")
     resume: bool = Field(False, description="keep what run_dir already holds of this sweep and measure the rest")
+
+    @field_validator("profile_steps")
+    @classmethod
+    def _enough_for_a_cycle(cls, steps: int) -> int:
+        if steps in (1, 2):
+            raise ValueError(
+                f"{steps} steps hold no whole cycle, one is the prefill; give 3 or more, or 0 for no trace"
+            )
+        return steps
 
 
 class BreakEvenSettings(Settings):

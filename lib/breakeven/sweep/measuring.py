@@ -6,6 +6,7 @@ In this order, so that nothing disturbs what is measured. Whatever happens on th
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +91,8 @@ class Measurement:
 
     def _measure(self, server: Server, arm: Arm, rows: dict[Condition, dict[str, Any]]) -> None:
         """Fill the rows, one per condition."""
+        alone: dict[str, Any] | None = None
+        measured = profiling.Measured()
         with workload.Client(server.base_url, self.serving.encode, self.settings.request_timeout_s) as client:
             for batch in self.load.batches:
                 row = rows[batch.condition]
@@ -99,7 +102,8 @@ class Measurement:
                 reference = reference_cell(arm, self.store, batch.condition)
                 if reference and not batch.condition.temperature and "accept_length_pinned" not in row:
                     row |= {"canary": canaries(client, samples, self.store.outputs(reference))}
-            alone = next((row for condition, row in rows.items() if condition.concurrency == 1), None)
+                if batch.condition.concurrency == 1 and alone is None:
+                    alone, measured = row, _told(samples, row)
             if alone is not None:
                 if arm.name == arm.baseline and not alone["restart"]:  # before a recorder slows the host
                     prompts = [each for batch in self.load.batches for each in batch.prompts]
@@ -112,7 +116,8 @@ class Measurement:
                     self.settings.profile_steps,
                     folder,
                     self.serving.host,
-                    most_ms=alone.get("cycle_ms") or alone.get("step_ms"),
+                    measured=measured,
+                    context_length=self.settings.context_length,
                 )
 
     def _send(
@@ -192,7 +197,7 @@ def summary(samples: Sequence[dict[str, Any]], concurrency: int = 1) -> dict[str
     cycle_ms, or step_ms without speculation.
     """
     answered = [each for each in samples if not each.get("error")]
-    good = [each for each in answered if not each["degenerate"] and each["decode_s"] and each["completion_tokens"] > 1]
+    good = _usable(samples)
     counts = {"requests": len(samples), "errors": len(samples) - len(answered)}
     counts["degenerate"] = sum(each["degenerate"] for each in answered)
     if not good:
@@ -207,6 +212,22 @@ def summary(samples: Sequence[dict[str, Any]], concurrency: int = 1) -> dict[str
     else:
         figures |= {"step_ms": decode_ms / tokens}
     return counts | figures
+
+
+def _usable(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    answered = [each for each in samples if not each.get("error")]
+    return [each for each in answered if not each["degenerate"] and each["decode_s"] and each["completion_tokens"] > 1]
+
+
+def _told(samples: Sequence[dict[str, Any]], row: Mapping[str, Any]) -> profiling.Measured:
+    """The cycle of a condition's requests, and the mean text before one."""
+    good = _usable(samples)
+    if not good:
+        return profiling.Measured()
+    tokens = [each["completion_tokens"] - 1 for each in good]
+    texts = [each["prompt_tokens"] + each["completion_tokens"] / 2 for each in good]
+    cycle_ms = row.get("cycle_ms") or row.get("step_ms")
+    return profiling.Measured(cycle_ms, statistics.fmean(texts, weights=tokens))
 
 
 def reference_cell(arm: Arm, store: Ledger, condition: Condition) -> str | None:

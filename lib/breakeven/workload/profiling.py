@@ -34,13 +34,23 @@ _NAMES = {"draft_ms": "draft", "verify_ms": "verify", "draft_extend_ms": "draft 
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What the requests told that were measured just before: ``cycle_ms``, in which is what each costs once, and
+    ``text_tokens``, how many stood before a cycle in the mean, the prompt's among them."""
+
+    cycle_ms: float | None = None
+    text_tokens: float | None = None
+
+
+@dataclass(frozen=True)
 class Stretch:
-    """Cycles in the middle of an answer: the ``after`` that was answered before them, and the tokens of a long and a
-    short answer from there, between which they lie."""
+    """Cycles amid an answer: the ``after`` that was answered before them, the tokens of a long and a short answer from
+    there, between which they lie, and the mean ``text_tokens`` before each."""
 
     after: Sequence[int] = ()
     long: int = 0
     short: int = 0
+    text_tokens: float = 0.0
 
 
 def cycle_shares(
@@ -51,7 +61,8 @@ def cycle_shares(
     folder: Path,
     host: Host = LOCAL,
     *,
-    most_ms: float | None = None,
+    measured: Measured = Measured(),
+    context_length: int | None = None,
 ) -> dict[str, Any]:
     """Trace ``steps`` forward passes of one request (its prefill is the first) and split the cycle into its parts.
 
@@ -61,13 +72,13 @@ def cycle_shares(
     device. So ``cycle_ms`` is that of the same cycles without a profiler (`untraced_cycle`), the parts are the device's
     work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two windows are
     held against such cycles in ``untraced``, see `held_against`: the full one, and a longer one of the host alone,
-    whose period is ``host_window_ms``. All of it lies in the middle of an answer, see `_stretches`. A release that
-    reports no times leaves the host's period as the cycle. On a CPU, and where there is neither, shares and cycle are
-    those of the one full window; ``host_window`` says why the host's shows no cycle.
+    whose period is ``host_window_ms``. All of it lies behind as much text as the measured cycles had, see `_stretches`.
+    A release that reports no times leaves the host's period as the cycle. On a CPU, and where there is neither, shares
+    and cycle are those of the one full window; ``host_window`` says why the host's shows no cycle.
 
     A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
     ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
-    ``most_ms`` is the cycle of the measured requests, see `_before_recording`.
+    Prompt and answer stay within ``context_length`` tokens.
     """
     if not steps:
         return {}
@@ -77,12 +88,12 @@ def cycle_shares(
     recorder = _Recorder(base_url, client, host)
     try:
         if _on_gpu(base_url):
-            prompt = replace(prompt, max_new_tokens=max(prompt.max_new_tokens, LONG_TOKENS))
-            stretches = _stretches(client, prompt, steps)
-            untraced = _before_recording(client, prompt, stretches, most_ms)
+            prompt, sample = _long_answer(client, prompt, measured.text_tokens, context_length)
+            stretches = _stretches(sample, steps, measured.text_tokens)
+            untraced = _before_recording(client, prompt, stretches, measured)
             host_window = _host_window(recorder, prompt, stretches.get("host", Stretch()), folder / "host")
-        middle = stretches.get("device", Stretch())
-        trace_path = recorder.window(prompt, middle.after, steps, folder, ["CPU", "GPU"])
+        after = stretches.get("device", Stretch()).after
+        trace_path = recorder.window(prompt, after, steps, folder, ["CPU", "GPU"])
         trace = trace_files.read_trace(trace_path)
         parts = traces.cycle_parts(trace)
     except _NOT_TRACED as error:
@@ -138,32 +149,32 @@ def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
     """The cycle that pairs of a long and a short answer to one prompt give, without a profiler.
 
     ``cycle_ms`` is the median over the pairs of ``(long - short) / (their cycles' difference)``: the cycles between the
-    two lengths alone, so that what a request costs once (its first cycles, its end being noticed) drops out. Where the
-    two are of the same length, it is the long one's time over its cycles. ``cycles_ms``: each pair's. Empty without
-    answers.
+    two lengths alone, so that what a request costs once (its first cycles, its end being noticed) drops out.
+    ``cycles_ms``: each pair's; ``n``: the cycles between all pairs. Empty where no long answer took more cycles.
     """
-    cycles_ms = []
-    for long, short in zip(answers[::2], answers[1::2], strict=True):
-        more = long.cycles - short.cycles
-        cycles_ms.append((long.decode_ms - short.decode_ms) / more if more > 0 else long.decode_ms / long.cycles)
-    if not cycles_ms:
+    pairs = [
+        (long, short) for long, short in zip(answers[::2], answers[1::2], strict=True) if long.cycles > short.cycles
+    ]
+    if not pairs:
         return {}
+    cycles_ms = [(long.decode_ms - short.decode_ms) / (long.cycles - short.cycles) for long, short in pairs]
     return {
         "cycle_ms": statistics.median(cycles_ms),
         "cycles_ms": cycles_ms,
-        "n": sum(each.cycles for each in answers[::2]),
+        "n": sum(long.cycles - short.cycles for long, short in pairs),
     }
 
 
 def _before_recording(
-    client: Client, prompt: Prompt, stretches: Mapping[str, Stretch], most_ms: float | None
+    client: Client, prompt: Prompt, stretches: Mapping[str, Stretch], measured: Measured
 ) -> dict[str, Any]:
     """`untraced_cycle` of a server that recorded nothing yet: a recorder can slow its host after it has stopped (on one
     H200 server 18 of 31 answers within 40 s after a full window took 3 to 22 % longer, none of 133 without one).
 
-    It is that of the device's stretch; ``host_cycle_ms`` is that of the host's. A cycle longer than ``most_ms``, that
-    of the measured requests with what each costs once, may be one of a host that slowed down since. Both are measured
-    again, up to ``ROUNDS`` times in all (``rounds``), and the shortest is kept: a disturbance makes no cycle shorter.
+    It is that of the device's stretch, with the mean ``text_tokens`` before it and before the measured cycles;
+    ``host_cycle_ms`` is that of the host's. A cycle longer than the measured ones may be one of a host that slowed down
+    since. Both are measured again, up to ``ROUNDS`` times in all (``rounds``), and the shortest is kept: a disturbance
+    makes no cycle shorter.
     """
     if not stretches:
         return {}
@@ -171,13 +182,16 @@ def _before_recording(
     while len(found) < ROUNDS:
         time.sleep(BETWEEN_ROUNDS_S if found else 0.0)
         again = {whose: _untraced(client, prompt, stretch, PAIRS[whose]) for whose, stretch in stretches.items()}
+        if not all(again.values()):
+            return {}
         found.append(again)
-        if most_ms is None or again["device"]["cycle_ms"] <= most_ms:
+        if measured.cycle_ms is None or again["device"]["cycle_ms"] <= measured.cycle_ms:
             break
     device, alone = (
         min((again[whose] for again in found), key=lambda each: each["cycle_ms"]) for whose in ("device", "host")
     )
-    return device | {"host_cycle_ms": alone["cycle_ms"], "rounds": len(found)}
+    texts = {"text_tokens": stretches["device"].text_tokens, "measured_text_tokens": measured.text_tokens}
+    return device | texts | {"host_cycle_ms": alone["cycle_ms"], "rounds": len(found)}
 
 
 def _untraced(client: Client, prompt: Prompt, stretch: Stretch, pairs: int) -> dict[str, Any]:
@@ -202,27 +216,45 @@ def held_against(untraced: Mapping[str, float], launched_ms: float, host_ms: flo
     return {**{f"{whose}_off": share for whose, share in off.items()}, "off": off[nearer], "nearer": nearer}
 
 
-def _stretches(client: Client, prompt: Prompt, steps: int) -> dict[str, Stretch]:
+def _long_answer(
+    client: Client, prompt: Prompt, text_tokens: float | None, context_length: int | None
+) -> tuple[Prompt, dict[str, Any]]:
+    """The prompt with an answer long enough for both windows behind so much text, and such an answer's sample.
+
+    It is the second answer: a drafter that learns from what it sees, as n-grams do, drafts better from then on.
+    """
+    prompt_tokens = client.generate(prompt, baseline=False)["prompt_tokens"]
+    wanted = max(LONG_TOKENS, round((text_tokens or 0) - prompt_tokens) + LONG_TOKENS // 2)
+    if context_length:
+        wanted = min(wanted, context_length - prompt_tokens - 1)
+    prompt = replace(prompt, max_new_tokens=max(prompt.max_new_tokens, wanted))
+    return prompt, client.generate(prompt, baseline=False)
+
+
+def _stretches(sample: Mapping[str, Any], steps: int, text_tokens: float | None) -> dict[str, Stretch]:
     """The stretch of the full window (device) and of the host's, each of the cycles that the window counts.
 
     A cycle grows with the text before it (on an H200, where the verify's attention is not split along the text, by 6 %
-    over 80 cycles): only the same stretch can be compared, and only the middle of an answer is as long as its mean.
-    Empty from a release that reports no times.
+    over 160 tokens, in steps): only the same stretch can be compared, and only behind ``text_tokens``, as many as the
+    measured cycles had in the mean, is it as long as theirs. Without them it is the middle of the answer. Empty from a
+    release that reports no times.
     """
-    sample = client.generate(prompt, baseline=False)
     cycles = _cycles(sample)
     if not sample["decode_s"] or cycles < 1:
         return {}
-    tokens_per_cycle = (sample["completion_tokens"] - 1) / cycles
+    per_cycle = (sample["completion_tokens"] - 1) / cycles
+    middle = (text_tokens - sample["prompt_tokens"]) / per_cycle if text_tokens else cycles / 2
 
-    def stretch(window: int, left_out: float) -> Stretch:
-        before = max(0, cycles - window) // 2
+    def stretch(window: int, left_out: int) -> Stretch:
+        before = int(min(max(0.0, middle - (left_out + window) / 2), max(0, cycles - window)))
         last = min(window, cycles - before)
-        long, short = (1 + max(1, round(tokens_per_cycle * count)) for count in (last, max(1.0, left_out * last)))
-        return Stretch(sample["output_ids"][: round(tokens_per_cycle * before)], long, short)
+        first = max(1, left_out * last // window)
+        long, short = (1 + max(1, round(per_cycle * count)) for count in (last, first))
+        behind = sample["prompt_tokens"] + per_cycle * (before + (first + last) / 2)
+        return Stretch(sample["output_ids"][: round(per_cycle * before)], long, short, behind)
 
     # one step of the full window is the prefill; the host's leaves out its first quarter, see `traces.host_cycle`
-    return {"device": stretch(steps - 1, 0.0), "host": stretch(HOST_STEPS, 0.25)}
+    return {"device": stretch(steps - 1, 0), "host": stretch(HOST_STEPS, HOST_STEPS // 4)}
 
 
 def _answer(client: Client, prompt: Prompt, after: Sequence[int], tokens: int) -> Answer:
