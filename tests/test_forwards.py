@@ -98,3 +98,15 @@ def test_a_forward_that_comes_out_longer_than_the_whole_cycle_leaves_no_rest() -
     ]
     told = {each.arm: each for each in expectations.outlook(arms, results)}
     assert told["ngram-3"].cycle_ms == pytest.approx(19.0)
+
+
+def test_between_two_lengths_a_forward_that_is_longer_than_the_cycle_counts_as_it_is() -> None:
+    arms = [expectations.Candidate(f"ngram-{k}", "ngram", "ngram", k) for k in (3, 5, 7)]
+    lengths = (1.0, 1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 1.9)
+    results = [
+        expectations.Result("baseline", 0, "", 50.0, forward_ms={4: 19.0, 6: 31.0, 8: 32.0}),
+        expectations.Result("ngram-3", 0, "", 65.0, 20.0, lengths[:4]),
+        expectations.Result("ngram-7", 0, "", 65.0, 29.0, lengths),
+    ]
+    told = {each.arm: each for each in expectations.outlook(arms, results)}
+    assert told["ngram-5"].cycle_ms == pytest.approx(31.0 + (1.0 - 3.0) / 2)

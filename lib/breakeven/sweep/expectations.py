@@ -142,10 +142,11 @@ def _cycle(
     if {drafts, *cycles} <= forward_ms.keys():
         rests = rest_of_cycles(cycles, forward_ms)
         shortest = min(rests)
-        rest = rests[shortest] if drafts < shortest else cost_at(rests, drafts).cycle_ms
+        # a rest below nothing is a dear forward at that number of rows, and no gain for shorter chains
+        rest = max(0.0, rests[shortest]) if drafts < shortest else cost_at(rests, drafts).cycle_ms
         if rest is None:
             return None
-        least = min(rest, rest * drafts / shortest) if drafts < shortest else rest
+        least = rest * drafts / shortest if drafts < shortest else rest
         margin = _margin(cycles, forward_ms, MARGIN_OF_REST)
         source = "bounded" if drafts < shortest else "interpolated"
         return source, forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
