@@ -141,6 +141,12 @@ def test_the_command_holds_every_setting_that_was_given_and_no_other():
 def test_the_port_where_ranks_meet_is_named_as_the_release_needs(version, flag):
     command = build_command(LaunchSpec("python", "m", dist_port=21001), version)
     assert (_after(command, flag) or "").endswith("21001")
+    replicas = build_command(LaunchSpec("python", "m", dist_port=21001, flags=("--dp-size", "2")), version)
+    assert flag not in replicas, "each replica needs a port of its own"
+    alone = build_command(
+        LaunchSpec("python", "m", dist_port=21001, flags=("--dp-size=2", "--enable-dp-attention")), version
+    )
+    assert flag in alone
 
 
 @pytest.mark.parametrize(

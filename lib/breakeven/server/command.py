@@ -164,8 +164,11 @@ def build_command(spec: LaunchSpec, sglang_version: str, known_flags: Collection
 
 
 def _distributed_port(spec: LaunchSpec, version: str) -> list[str]:
-    """The port where the ranks meet; without the flag old releases search upward from the HTTP port."""
-    if spec.dist_port is None:
+    """The port where the ranks meet; without the flag old releases search upward from the HTTP port.
+
+    Replicas (data parallelism) meet each on a port of their own, which SGLang finds: given one, all would take it.
+    """
+    if spec.dist_port is None or flags.replicas([*spec.defaults, *spec.flags]) > 1:
         return []
     if version_key(version) >= (0, 4, 9):
         return ["--nccl-port", str(spec.dist_port)]

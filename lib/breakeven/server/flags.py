@@ -106,11 +106,15 @@ def whole_number(arguments: Sequence[str], *flags: str, least: int = 1) -> int:
 
 
 def gpus_needed(tp: int, arguments: Sequence[str]) -> int:
-    """How many GPUs of a host a server takes; attention in data-parallel groups divides ranks, it adds none."""
+    """How many GPUs of a host a server takes, one for each rank."""
     stages = whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
-    replicas = whole_number(arguments, "--dp-size", "--data-parallel-size")
-    nodes = whole_number(arguments, "--nnodes")
-    return math.ceil(tp * stages * (1 if "--enable-dp-attention" in arguments else replicas) / nodes)
+    return math.ceil(tp * stages * replicas(arguments) / whole_number(arguments, "--nnodes"))
+
+
+def replicas(arguments: Sequence[str]) -> int:
+    """How many copies of the model a server holds, each with ranks of its own."""
+    attends = "--enable-dp-attention" in arguments  # then data parallelism divides the ranks of one copy
+    return 1 if attends else whole_number(arguments, "--dp-size", "--data-parallel-size")
 
 
 def value_of(arguments: Sequence[str], flag: str) -> str | None:
