@@ -17,14 +17,21 @@ from hypothesis import strategies as st
 
 from breakeven.errors import UserError
 from breakeven.hosts import LOCAL
-from breakeven.workload import profiling
+from breakeven.workload import profiling, untraced
 from breakeven.workload.client import Client
-from breakeven.workload.profiling import Answer, Measured, held_against, untraced_cycle
 from breakeven.workload.prompts import Prompt
+from breakeven.workload.untraced import (
+    UNMEASURED,
+    Answer,
+    Measured,
+    held_against,
+    long_answer,
+    stretches_of,
+    untraced_cycle,
+)
 
 DATA = Path(__file__).parent / "data"
 H200 = DATA / "h200-sglang-0.5.17"
-NOTHING = Measured()
 
 
 def profile_of(
@@ -33,7 +40,7 @@ def profile_of(
     windows: dict[str, Path],
     *,
     on_gpu: bool = True,
-    measured: Measured = NOTHING,
+    measured: Measured = UNMEASURED,
     timed: bool = True,
 ) -> dict[str, Any]:
     """``cycle_shares`` with recorded traces in place of a server's: keyed by the first activity asked for."""
@@ -149,12 +156,12 @@ def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_no
         return sample | {"decode_s": sample["decode_s"] * (1.3 if number in slow else 1.0)}
 
     monkeypatch.setattr(Answering, "generate", generate)
-    monkeypatch.setattr(profiling, "BETWEEN_ROUNDS_S", 0.0)
+    monkeypatch.setattr(untraced, "BETWEEN_ROUNDS_S", 0.0)
     windows = {"both": H200 / "standalone-3.trace.json.gz"}
-    untraced = profile_of(monkeypatch, tmp_path, windows, measured=Measured(8.0))["untraced"]
-    assert untraced["rounds"] == rounds
-    assert untraced["cycle_ms"] == pytest.approx(factor * FULL_MS)
-    assert untraced["host_cycle_ms"] == pytest.approx(factor * HOST_MS)
+    found = profile_of(monkeypatch, tmp_path, windows, measured=Measured(8.0))["untraced"]
+    assert found["rounds"] == rounds
+    assert found["cycle_ms"] == pytest.approx(factor * FULL_MS)
+    assert found["host_cycle_ms"] == pytest.approx(factor * HOST_MS)
 
 
 @pytest.mark.parametrize("activities", [["CPU"], ["CPU", "GPU"]], ids=["host window", "full window"])
@@ -219,9 +226,9 @@ def test_the_windows_lie_behind_as_much_text_as_the_measured_cycles_had(
     text_tokens: float | None, context_length: int | None, asked: int, behind: float | None
 ) -> None:
     client: Any = Answering()
-    prompt, sample = profiling._long_answer(client, Prompt("p", "k", "Hello", 100), text_tokens, context_length)
+    prompt, sample = long_answer(client, Prompt("p", "k", "Hello", 100), text_tokens, context_length)
     assert prompt.max_new_tokens == asked and client.asked == [100, asked], "a drafter that learns has seen the text"
-    stretches = profiling._stretches(sample, 8, text_tokens)
+    stretches = stretches_of(sample, 8, text_tokens)
     for stretch in stretches.values():
         first, last = ((tokens - 1) / 2 for tokens in (stretch.short, stretch.long))
         assert stretch.text_tokens == pytest.approx(30 + len(stretch.after) + first + last, abs=2)

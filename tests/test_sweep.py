@@ -18,8 +18,8 @@ from breakeven.server import LaunchFailure, attach
 from breakeven.sweep import load, measuring, running
 from breakeven.sweep.store import Store
 from breakeven.telemetry.failures import Failure
-from breakeven.workload.profiling import Measured
 from breakeven.workload.prompts import Prompt
+from breakeven.workload.untraced import UNMEASURED
 from tests.stand_in import lay_out_stand_in
 
 
@@ -220,7 +220,7 @@ def test_the_mean_text_before_a_cycle_counts_the_prompt_and_half_of_each_answer(
     looping = {**long, "degenerate": True, "prompt_tokens": 999}
     told = measuring._told([short, long, looping], {"cycle_ms": 25.0})
     assert told.cycle_ms == 25.0 and told.text_tokens == pytest.approx((20 * 20.5 + 60 * 130.5) / 80)
-    assert measuring._told([looping], {}) == Measured()
+    assert measuring._told([looping], {}) == UNMEASURED
 
 
 def lost(launch: design.Launch) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from breakeven.server import LaunchFailure, Server
 from breakeven.sweep import forwards
 from breakeven.sweep.load import Batch, Workload
 from breakeven.workload import profiling
+from breakeven.workload.untraced import UNMEASURED, Measured
 
 Say = Callable[[str], None]
 PINS = ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN")
@@ -92,7 +93,7 @@ class Measurement:
     def _measure(self, server: Server, arm: Arm, rows: dict[Condition, dict[str, Any]]) -> None:
         """Fill the rows, one per condition."""
         alone: dict[str, Any] | None = None
-        measured = profiling.Measured()
+        measured = UNMEASURED
         with workload.Client(server.base_url, self.serving.encode, self.settings.request_timeout_s) as client:
             for batch in self.load.batches:
                 row = rows[batch.condition]
@@ -219,15 +220,15 @@ def _usable(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in answered if not each["degenerate"] and each["decode_s"] and each["completion_tokens"] > 1]
 
 
-def _told(samples: Sequence[dict[str, Any]], row: Mapping[str, Any]) -> profiling.Measured:
+def _told(samples: Sequence[dict[str, Any]], row: Mapping[str, Any]) -> Measured:
     """The cycle of a condition's requests, and the mean text before one."""
     good = _usable(samples)
     if not good:
-        return profiling.Measured()
+        return UNMEASURED
     tokens = [each["completion_tokens"] - 1 for each in good]
     texts = [each["prompt_tokens"] + each["completion_tokens"] / 2 for each in good]
     cycle_ms = row.get("cycle_ms") or row.get("step_ms")
-    return profiling.Measured(cycle_ms, statistics.fmean(texts, weights=tokens))
+    return Measured(cycle_ms, statistics.fmean(texts, weights=tokens))
 
 
 def reference_cell(arm: Arm, store: Ledger, condition: Condition) -> str | None:

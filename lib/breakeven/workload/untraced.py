@@ -1,0 +1,174 @@
+"""A cycle without a profiler, measured where the profiler's windows will lie, and how far these are off it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from breakeven.workload.client import Client
+from breakeven.workload.prompts import Prompt
+
+HOST_STEPS = 64
+"""The host's window is longer: it is a mean, and its file is small."""
+LONG_TOKENS = 256
+"""Of the traced answer on a GPU: enough for the host's window."""
+PAIRS = {"device": 8, "host": 4}
+"""Of a long and a short answer, before anything is recorded: more where they differ by a few cycles only."""
+ROUNDS = 3
+"""Of such pairs at most, while the host is slower than it was for the measured requests: a slow spell lasts seconds."""
+BETWEEN_ROUNDS_S = 2.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the requests told that were measured just before: ``cycle_ms``, in which is what each costs once, and
+    ``text_tokens``, how many stood before a cycle in the mean, the prompt's among them."""
+
+    cycle_ms: float | None = None
+    text_tokens: float | None = None
+
+
+UNMEASURED = Measured()
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Cycles amid an answer: the ``after`` that was answered before them, the tokens of a long and a short answer from
+    there, between which they lie, and the mean ``text_tokens`` before each."""
+
+    after: Sequence[int] = ()
+    long: int = 0
+    short: int = 0
+    text_tokens: float = 0.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How many cycles an answer took (steps without speculation), and its decode time."""
+
+    cycles: int
+    decode_ms: float
+
+
+def long_answer(
+    client: Client, prompt: Prompt, text_tokens: float | None, context_length: int | None
+) -> tuple[Prompt, dict[str, Any]]:
+    """The prompt with an answer long enough for both windows behind so much text, and such an answer's sample.
+
+    It is the second answer: a drafter that learns from what it sees, as n-grams do, drafts better from then on.
+    """
+    prompt_tokens = client.generate(prompt, baseline=False)["prompt_tokens"]
+    wanted = max(LONG_TOKENS, round((text_tokens or 0) - prompt_tokens) + LONG_TOKENS // 2)
+    if context_length:
+        wanted = min(wanted, context_length - prompt_tokens - 1)
+    prompt = replace(prompt, max_new_tokens=max(prompt.max_new_tokens, wanted))
+    return prompt, client.generate(prompt, baseline=False)
+
+
+def stretches_of(sample: Mapping[str, Any], steps: int, text_tokens: float | None) -> dict[str, Stretch]:
+    """The stretch of the full window (device) and of the host's, each of the cycles that the window counts.
+
+    A cycle grows with the text before it (on an H200, where the verify's attention is not split along the text, by 6 %
+    over 160 tokens, in steps): only the same stretch can be compared, and only behind ``text_tokens``, as many as the
+    measured cycles had in the mean, is it as long as theirs. Without them it is the middle of the answer. Empty from a
+    release that reports no times.
+    """
+    cycles = cycles_of(sample)
+    if not sample["decode_s"] or cycles < 1:
+        return {}
+    per_cycle = (sample["completion_tokens"] - 1) / cycles
+    middle = (text_tokens - sample["prompt_tokens"]) / per_cycle if text_tokens else cycles / 2
+
+    def stretch(window: int, left_out: int) -> Stretch:
+        before = int(min(max(0.0, middle - (left_out + window) / 2), max(0, cycles - window)))
+        last = min(window, cycles - before)
+        first = max(1, left_out * last // window)
+        long, short = (1 + max(1, round(per_cycle * count)) for count in (last, first))
+        behind = sample["prompt_tokens"] + per_cycle * (before + (first + last) / 2)
+        return Stretch(sample["output_ids"][: round(per_cycle * before)], long, short, behind)
+
+    # one step of the full window is the prefill; the host's leaves out its first quarter, see `traces.host_cycle`
+    return {"device": stretch(steps - 1, 0), "host": stretch(HOST_STEPS, HOST_STEPS // 4)}
+
+
+def before_recording(
+    client: Client, prompt: Prompt, stretches: Mapping[str, Stretch], measured: Measured
+) -> dict[str, Any]:
+    """`untraced_cycle` of a server that recorded nothing yet: a recorder can slow its host after it has stopped (on one
+    H200 server 18 of 31 answers within 40 s after a full window took 3 to 22 % longer, none of 133 without one).
+
+    It is that of the device's stretch, with the mean ``text_tokens`` before it and before the measured cycles;
+    ``host_cycle_ms`` is that of the host's. A cycle longer than the measured ones may be one of a host that slowed down
+    since. Both are measured again, up to ``ROUNDS`` times in all (``rounds``), and the shortest is kept: a disturbance
+    makes no cycle shorter.
+    """
+    if not stretches:
+        return {}
+    found: list[dict[str, dict[str, Any]]] = []
+    while len(found) < ROUNDS:
+        time.sleep(BETWEEN_ROUNDS_S if found else 0.0)
+        again = {whose: _untraced(client, prompt, stretch, PAIRS[whose]) for whose, stretch in stretches.items()}
+        if not all(again.values()):
+            return {}
+        found.append(again)
+        if measured.cycle_ms is None or again["device"]["cycle_ms"] <= measured.cycle_ms:
+            break
+    device, alone = (
+        min((again[whose] for again in found), key=lambda each: each["cycle_ms"]) for whose in ("device", "host")
+    )
+    texts = {"text_tokens": stretches["device"].text_tokens, "measured_text_tokens": measured.text_tokens}
+    return device | texts | {"host_cycle_ms": alone["cycle_ms"], "rounds": len(found)}
+
+
+def _untraced(client: Client, prompt: Prompt, stretch: Stretch, pairs: int) -> dict[str, Any]:
+    lengths = [stretch.long, stretch.short] * pairs
+    return untraced_cycle([_answer(client, prompt, stretch.after, tokens) for tokens in lengths])
+
+
+def _answer(client: Client, prompt: Prompt, after: Sequence[int], tokens: int) -> Answer:
+    sample = client.generate(replace(prompt, max_new_tokens=tokens), baseline=False, after=after)
+    return Answer(max(1, cycles_of(sample)), 1000 * sample["decode_s"])
+
+
+def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The cycle that pairs of a long and a short answer to one prompt give, without a profiler.
+
+    ``cycle_ms`` is the median over the pairs of ``(long - short) / (their cycles' difference)``: the cycles between the
+    two lengths alone, so that what a request costs once (its first cycles, its end being noticed) drops out.
+    ``cycles_ms``: each pair's; ``n``: the cycles between all pairs. Empty where no long answer took more cycles.
+    """
+    pairs = [
+        (long, short) for long, short in zip(answers[::2], answers[1::2], strict=True) if long.cycles > short.cycles
+    ]
+    if not pairs:
+        return {}
+    cycles_ms = [(long.decode_ms - short.decode_ms) / (long.cycles - short.cycles) for long, short in pairs]
+    return {
+        "cycle_ms": statistics.median(cycles_ms),
+        "cycles_ms": cycles_ms,
+        "n": sum(long.cycles - short.cycles for long, short in pairs),
+    }
+
+
+def held_against(untraced: Mapping[str, float], launched_ms: float, host_ms: float | None) -> dict[str, Any]:
+    """How far two traced windows are off the same cycles untraced, as shares: ``device_off`` and ``host_off``.
+
+    A cycle is as long as the slower of two takes: the device, to run what was launched, or the host, to launch it.
+    Recording leaves a launch as long as it is and slows the host, so that a period of the recorded host that is longer
+    than the cycle says nothing of the cycle; one as long as the cycle may be the host's own or its wait for the device.
+    ``off`` is the lesser of the two and ``nearer`` whose it is, device or host. Where both are far off, the host
+    without a recorder lies between the two, and the trace does not tell where. ``untraced`` is what
+    `before_recording` found: ``cycle_ms`` and ``host_cycle_ms``.
+    """
+    off = {"device": launched_ms / untraced["cycle_ms"] - 1}
+    if host_ms is not None:
+        off["host"] = host_ms / untraced["host_cycle_ms"] - 1
+    nearer = min(off, key=lambda whose: abs(off[whose]))
+    return {**{f"{whose}_off": share for whose, share in off.items()}, "off": off[nearer], "nearer": nearer}
+
+
+def cycles_of(sample: Mapping[str, Any]) -> int:
+    return int(sample["verify_ct"] or sample["completion_tokens"] - 1)
