@@ -64,9 +64,13 @@ def test_a_worker_asks_for_all_gpus_of_its_server(
     monkeypatch.setattr(cluster, "_places", lambda ray, workers, gpus: asked.append(gpus) or [{}])
     monkeypatch.setattr(cluster.machine, "gpus", lambda *_: [{"name": "any"}])
     settings = SweepSettings.checked({**SETTINGS, "workers": 1, "tp": 2, "server_flags": flags})
-    launch, ray, load = Launch(Arm("baseline", None), 0), SimpleNamespace(), SimpleNamespace()
-    cluster._Crew(ray, settings, [launch], load, Store(tmp_path, {}, resume=False), tmp_path, print)
-    assert asked == [gpus]
+    hired: list[int] = []
+    worker = SimpleNamespace(options=lambda num_gpus, **_: hired.append(num_gpus) or worker, remote=lambda *_: None)
+    launch, load = Launch(Arm("baseline", None), 0), SimpleNamespace()
+    store, ray = Store(tmp_path, {}, resume=False), SimpleNamespace(remote=lambda _: worker)
+    crew = cluster._Crew(ray, settings, [launch], load, store, tmp_path, print)
+    crew._hire({"strategy": None, "cores": []})
+    assert asked == hired == [gpus]
 
 
 def test_without_ray_workers_are_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

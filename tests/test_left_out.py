@@ -80,7 +80,24 @@ def test_a_disturbed_request_is_taken_out_of_every_cell_and_spoils_no_prediction
     assert "disturbed-requests" in {warning["code"] for warning in result["warnings"]}
 
 
+def test_the_jumps_of_the_target_s_forward_explain_a_residual(tmp_path: Path) -> None:
+    cycles = {"ngram-d2": 1.1, "ngram-d3": 1.2, "ngram-d4": 1.7, "ngram-d5": 1.8}
+    before = grid(tmp_path, cycles)["left_out"]
+    assert all(row["shaped_by"] is None for row in before)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    baseline = next(row for row in content["cells"] if row["drafter"] == "none")
+    baseline["forward_ms"] = {str(rows): 50.0 * (cycles[f"ngram-d{rows}"] - 0.1 * rows) for rows in range(2, 6)}
+    artifacts.write_json(tmp_path / "cells.json", content)
+    rows = analysis.analyse(analysis.load(tmp_path), BreakEvenSettings())["left_out"]
+    assert {row["shaped_by"] for row in rows} == {"the target's forward"}
+    assert all(row["shaped_residual"] == pytest.approx(0, abs=1e-3) for row in rows)
+    assert (
+        "With the cycle's shape from the target's forward at the same numbers of rows: 2 of 2"
+        in left_out.notes(rows)[0]
+    )
+
+
 def test_a_forward_measured_by_rows_tells_where_its_cost_jumps(tmp_path: Path) -> None:
     rows = grid(tmp_path, {"ngram-d2": 1.1, "ngram-d3": 1.2, "ngram-d4": 1.7, "ngram-d5": 1.8})["left_out"]
-    notes = left_out.notes(rows, [], {"1": 15.0, "4": 16.5, "10": 40.0, "5": 24.5})
+    notes = left_out.notes(rows, [], {"default": {1: 15.0, 4: 16.5, 10: 40.0, 5: 24.5}})
     assert any("rises most from 4 to 5 rows, by 8.0 ms a row" in note for note in notes)

@@ -77,7 +77,13 @@ class Answering:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def generate(self, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        return 30
+
+    def generate(
+        self, prompt: Prompt, *, baseline: bool, after: Sequence[int] = (), ignore_eos: bool = False
+    ) -> dict[str, Any]:
+        assert ignore_eos, "most answers end before the windows do"
         self.asked.append(prompt.max_new_tokens)
         before, cycles = len(after) // 2, (prompt.max_new_tokens - 1) // 2
         return {
@@ -150,8 +156,10 @@ def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_no
 ) -> None:
     measured = Answering.generate
 
-    def generate(self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
-        sample = measured(self, prompt, baseline=baseline, after=after)
+    def generate(
+        self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = (), ignore_eos: bool
+    ) -> dict[str, Any]:
+        sample = measured(self, prompt, baseline=baseline, after=after, ignore_eos=ignore_eos)
         number = len(self.asked) - 1  # the first two tell how many cycles there are
         return sample | {"decode_s": sample["decode_s"] * (1.3 if number in slow else 1.0)}
 
@@ -162,6 +170,37 @@ def test_the_untraced_cycle_waits_for_the_end_of_a_slow_spell_of_the_host_but_no
     assert found["rounds"] == rounds
     assert found["cycle_ms"] == pytest.approx(factor * FULL_MS)
     assert found["host_cycle_ms"] == pytest.approx(factor * HOST_MS)
+
+
+def test_disturbed_short_answers_make_no_round_the_quickest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow short answer makes the difference to the long one smaller, and the cycle of that pair shorter."""
+    measured = Answering.generate
+
+    def generate(self: Answering, prompt: Prompt, **options: Any) -> dict[str, Any]:
+        sample = measured(self, prompt, **options)
+        disturbed = len(self.asked) <= 8 and prompt.max_new_tokens == 3
+        slow = len(self.asked) <= 24 and prompt.max_new_tokens > 3
+        return sample | {"decode_s": sample["decode_s"] * (1.3 if disturbed else 1.2 if slow else 1.0)}
+
+    monkeypatch.setattr(Answering, "generate", generate)
+    monkeypatch.setattr(untraced, "BETWEEN_ROUNDS_S", 0.0)
+    client: Any = Answering()
+    stretches = {"device": untraced.Stretch(long=15, short=3), "host": untraced.Stretch(long=129, short=33)}
+    prompt = Prompt("p", "k", "Hello", 256)
+    found = untraced.before_recording(client, prompt, stretches, Measured(6.5))
+    assert found["rounds"] == 2 and found["cycle_ms"] == pytest.approx(mean_ms(range(1, 7)))
+
+
+def test_a_round_that_tells_no_cycle_loses_none_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    alike = untraced.Stretch(long=3, short=3)
+    client: Any = Answering()
+    prompt = Prompt("p", "k", "Hello", 256)
+    stretches = {"device": untraced.Stretch(long=15, short=3), "host": alike}
+    found = untraced.before_recording(client, prompt, stretches, UNMEASURED)
+    assert found["cycle_ms"] == pytest.approx(mean_ms(range(1, 7))) and found["host_cycle_ms"] is None
+    assert held_against(found, 6.0, 6.1)["nearer"] == "device"
+    assert untraced.before_recording(client, prompt, {"device": alike, "host": alike}, UNMEASURED) == {}
+    assert untraced.before_recording(client, prompt, {}, UNMEASURED) == {}
 
 
 @pytest.mark.parametrize("activities", [["CPU"], ["CPU", "GPU"]], ids=["host window", "full window"])
@@ -176,11 +215,11 @@ def test_a_trace_of_an_earlier_launch_is_never_taken_for_this_one(
     def server(base_url: str, timeout_s: float) -> Iterator[Any]:
         yield SimpleNamespace(post=lambda path, json=None: httpx.Response(200, request=httpx.Request("POST", path)))
 
-    def traced(prompt: Prompt, *, baseline: bool, after: Sequence[int]) -> dict[str, Any]:
+    def traced(prompt: Prompt, *, baseline: bool, after: Sequence[int], ignore_eos: bool) -> dict[str, Any]:
         (folder / "1764480000.0-TP-0.trace.json.gz").write_bytes(b"this launch's")
         return {"verify_ct": None, "completion_tokens": 9}
 
-    def silent(prompt: Prompt, *, baseline: bool, after: Sequence[int]) -> dict[str, Any]:
+    def silent(prompt: Prompt, *, baseline: bool, after: Sequence[int], ignore_eos: bool) -> dict[str, Any]:
         return {"verify_ct": None, "completion_tokens": 9}
 
     def trace(generate: Any) -> bytes:
@@ -227,7 +266,7 @@ def test_the_windows_lie_behind_as_much_text_as_the_measured_cycles_had(
 ) -> None:
     client: Any = Answering()
     prompt, sample = long_answer(client, Prompt("p", "k", "Hello", 100), text_tokens, context_length)
-    assert prompt.max_new_tokens == asked and client.asked == [100, asked], "a drafter that learns has seen the text"
+    assert prompt.max_new_tokens == asked and client.asked == [asked] * 2, "a drafter that learns has seen the text"
     stretches = stretches_of(sample, 8, text_tokens)
     for stretch in stretches.values():
         first, last = ((tokens - 1) / 2 for tokens in (stretch.short, stretch.long))
@@ -259,7 +298,7 @@ def test_a_window_goes_on_from_what_was_answered_before_within_the_answer_s_leng
     recorder.window(Prompt("p", "k", "Hello", 10), (7, 8, 7, 8), 4, tmp_path, ["CPU"])
     (request,) = posted
     assert request["input_ids"] == [1, 2, 3, 7, 8, 7, 8]
-    assert request["sampling_params"]["max_new_tokens"] == 6
+    assert request["sampling_params"] == {"max_new_tokens": 6, "temperature": 0.0, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -305,7 +344,9 @@ def test_two_windows_of_an_h200_that_bound_its_cycle() -> None:
 def test_a_release_that_reports_no_times_is_traced_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def timeless(self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = ()) -> dict[str, Any]:
+    def timeless(
+        self: Answering, prompt: Prompt, *, baseline: bool, after: Sequence[int] = (), ignore_eos: bool
+    ) -> dict[str, Any]:
         return {"verify_ct": None, "completion_tokens": 9, "prompt_tokens": 30, "decode_s": None}
 
     monkeypatch.setattr(Answering, "generate", timeless)

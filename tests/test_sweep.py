@@ -216,10 +216,11 @@ def test_the_figures_of_a_launch_are_ratios_of_sums_without_the_prefills_token()
 
 def test_the_mean_text_before_a_cycle_counts_the_prompt_and_half_of_each_answer() -> None:
     short = {"prompt_tokens": 10, "completion_tokens": 21, "decode_s": 1.0, "degenerate": False, "error": None}
-    long = {**short, "prompt_tokens": 100, "completion_tokens": 61}
+    short["verify_ct"] = 20  # one token a cycle
+    long = {**short, "prompt_tokens": 100, "completion_tokens": 61, "verify_ct": 20}  # three
     looping = {**long, "degenerate": True, "prompt_tokens": 999}
     told = measuring._told([short, long, looping], {"cycle_ms": 25.0})
-    assert told.cycle_ms == 25.0 and told.text_tokens == pytest.approx((20 * 20.5 + 60 * 130.5) / 80)
+    assert told.cycle_ms == 25.0 and told.text_tokens == pytest.approx((20.5 + 130.5) / 2)
     assert measuring._told([looping], {}) == UNMEASURED
 
 

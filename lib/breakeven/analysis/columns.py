@@ -125,7 +125,7 @@ LEFT_OUT = {
     "residual": "residual",
     "accept_length_part": "of it by accept length",
     "cycle_part": "of it by cycle",
-    "shaped_residual": "residual with the other drafter's shape",
+    "shaped_residual": "residual with a known shape",
 }
 PREDICTIONS = {
     "arm": "arm, not measured",

@@ -18,21 +18,25 @@ from breakeven.analysis.cycle import FORWARD, part_ms
 from breakeven.analysis.ranking import DECIDED
 from breakeven.costs import formulas
 from breakeven.errors import UserError
+from breakeven.launch.design import DEFAULT_VARIANT
 from breakeven.stats.samples import usable
 
 Row = Mapping[str, Any]
 
 
 def by_draft_length(
-    samples: pd.DataFrame, arms: Mapping[str, Arm], comparisons: Sequence[Row], forward_ms: Mapping[str, float]
+    samples: pd.DataFrame,
+    arms: Mapping[str, Arm],
+    comparisons: Sequence[Row],
+    forward_ms: Mapping[str, Mapping[int, float]],
 ) -> list[dict[str, Any]]:
     """Per family of chains: every length up to the longest, measured or predicted.
 
     Accept lengths of lengths that were not measured follow from the histogram of correct drafts at the longest. Their
-    cycle is interpolated between measured neighbours, with the jumps of the target's forward where ``forward_ms``
-    (milliseconds by rows, measured on the baseline's server) tells them; it is a guess all the same, so that it is
-    labelled. Rows: family, drafts, accept_length, break_even, speedup, source (measured | interpolated), cell;
-    accept_length and speedup are None where the length was pinned.
+    cycle is interpolated between measured neighbours, with the jumps of the target's forward where ``forward_ms`` tells
+    them, see `forwards`; it is a guess all the same, so that it is labelled. Rows: family, drafts, accept_length,
+    break_even, speedup, source (measured | interpolated), cell; accept_length and speedup are None where the length was
+    pinned.
     """
     rows = []
     for family, members in families(arms, comparisons):
@@ -40,16 +44,21 @@ def by_draft_length(
         cycles = {arm.drafts: row["break_even"]["estimate"] * step_ms for arm, row in members if arm.drafts}
         measured = {arm.drafts: row for arm, row in members if arm.drafts}
         longest = members[-1][0]
-        by_rows = {int(rows): ms for rows, ms in forward_ms.items()}
-        forwards = formulas.forward_by_drafts(by_rows, longest.condition.concurrency)
+        of_verify = formulas.forward_by_drafts(forward_ms.get(longest.variant, {}), longest.condition.concurrency)
         lengths = lengths_by_chain(samples, longest)
-        chains = [] if lengths is None else formulas.chain_table(lengths, cycles, step_ms, forward_ms=forwards)
+        chains = [] if lengths is None else formulas.chain_table(lengths, cycles, step_ms, forward_ms=of_verify)
         predicted = {chain.draft_tokens: chain for chain in chains}
         for drafts in sorted({*measured, *predicted}):
             found = _of_length(measured.get(drafts), predicted.get(drafts))
             if found:
                 rows.append({"family": family, "drafts": drafts, **found})
     return rows
+
+
+def forwards(cells: Sequence[Row]) -> dict[str, dict[int, float]]:
+    """Milliseconds of the target's forward by its rows, per variant, as measured on the baseline's server."""
+    found = {(row.get("variant") or DEFAULT_VARIANT): row["forward_ms"] for row in cells if row.get("forward_ms")}
+    return {variant: {int(rows): ms for rows, ms in by_rows.items()} for variant, by_rows in found.items()}
 
 
 def _of_length(row: Row | None, chain: formulas.Chain | None) -> dict[str, Any] | None:

@@ -77,7 +77,7 @@ def slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
 
 def slow_while_measured(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     """Launches whose measured requests took longer per cycle than the same server did soon after, behind as much text
-    and not yet recorded; told beside others, of the requests that were alone in flight."""
+    and not yet recorded. Told of requests that were alone in flight, and where there is another launch to go by."""
     over: list[tuple[float, Mapping[str, Any], float, float]] = []
     for row in cells:
         later = (row.get("profile") or {}).get("untraced") or {}

@@ -2,7 +2,8 @@
 
 A search launches a few lengths of a chain and predicts the rest. What such a prediction is worth is told by leaving
 each measured length out in turn: the accept length then comes from the longest chain's accepted drafts, the cycle from
-the straight line between the two nearest lengths that stay. The residual is split into those two parts.
+the straight line between the two nearest lengths that stay. The residual is split into those two parts, and beside it
+stands what is left once the jumps of a row's cost are known from elsewhere, as a search knows the target's forward.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pandas as pd
 
 from breakeven.analysis import curves
 from breakeven.analysis.arms import Arm
+from breakeven.costs.formulas import cost_at, forward_by_drafts
 
 Row = Mapping[str, Any]
 GOOD = 0.05
@@ -28,14 +30,16 @@ def left_out(
     comparisons: Sequence[Row],
     cells: Sequence[Row],
     cycles: Sequence[Row],
+    forward_ms: Mapping[str, Mapping[int, float]],
     noise: Sequence[Row] = (),
 ) -> list[dict[str, Any]]:
     """One row per measured chain length that lies between two others of its family.
 
     Keys: family, drafter, rows (that a verify computes: drafts and root), and of accept_length, cycle_ms and tok_s (per
     stream) the ``predicted`` and the measured value; ``residual``, predicted over measured less 1, with the parts of it
-    that accept length and cycle make, which multiply; ``shaped_by``: another family that measured the same numbers of
-    rows, and ``shaped_residual``: that of a cycle which takes its shape from there; ``text``: what explains a residual
+    that accept length and cycle make, which multiply; ``shaped_by``: the target's forward (``forward_ms``, see
+    `curves.forwards`), or another family that measured the same numbers of rows, and ``shaped_residual``: that of a
+    cycle which takes its shape from there; ``text``: what explains a residual
     beyond 5 %, ``family_text``: where the cost of the family's rows is no line. Ends can't be interpolated; pinned
     accept lengths are left aside. ``noise`` is that of `cautions.launch_spreads`.
     """
@@ -52,7 +56,7 @@ def left_out(
             if arm.drafts is None or lengths is None or arm.drafts >= len(lengths):
                 continue
             row = _row(name, arm, float(lengths[arm.drafts]), _between(left, arm, right, cycle_ms), summary[arm.name])
-            row |= _shaped((left, arm, right), families, cycle_ms, row)
+            row |= _shaped((left, arm, right), families, cycle_ms, forward_ms.get(arm.variant, {}), row)
             row["text"] = _explained(row, (left, arm, right), parts, loud.get(arm.name))
             row["family_text"] = _steepest(name, members, cycle_ms)
             found.append(row)
@@ -88,20 +92,27 @@ def _between(left: Arm, arm: Arm, right: Arm, values: Mapping[str, float]) -> fl
 
 
 def _shaped(
-    three: tuple[Arm, Arm, Arm], families: Sequence[tuple[str, list[Arm]]], cycle_ms: Mapping[str, float], row: Row
+    three: tuple[Arm, Arm, Arm],
+    families: Sequence[tuple[str, list[Arm]]],
+    cycle_ms: Mapping[str, float],
+    forward_ms: Mapping[int, float],
+    row: Row,
 ) -> dict[str, Any]:
-    """The same with the shape of another family that verified the same numbers of rows under the same condition: the
-    difference of the two cycles is interpolated, and a step in the cost of a row is seen there."""
+    """The same with the shape of the target's forward, or else of another family that verified the same numbers of rows
+    under the same condition: what the cycle differs by is interpolated, and a step in a row's cost is seen there."""
     arm = three[1]
+    shapes = {"the target's forward": forward_by_drafts(forward_ms, arm.condition.concurrency)}
     for name, members in families:
-        other = {_rows(each): cycle_ms[each.name] for each in members}
-        alike = (members[0].variant, members[0].condition) == (arm.variant, arm.condition)
-        if members[0].family == arm.family or not alike or not all(_rows(each) in other for each in three):
-            continue
-        apart = {each.name: cycle_ms[each.name] - other[_rows(each)] for each in three}
-        shaped_ms = other[_rows(arm)] + _between(three[0], arm, three[2], apart)
-        tok_s = 1000 * row["accept_length_predicted"] / shaped_ms
-        return {"shaped_by": name, "shaped_cycle_ms": shaped_ms, "shaped_residual": tok_s / row["tok_s"] - 1}
+        other = members[0]
+        if other.family != arm.family and (other.variant, other.condition) == (arm.variant, arm.condition):
+            shapes[name] = {each.drafts or 0: cycle_ms[each.name] for each in members}
+    for name, shape in shapes.items():
+        if all((each.drafts or 0) in shape for each in three):
+            around = {each.drafts or 0: cycle_ms[each.name] for each in (three[0], three[2])}
+            shaped_ms = cost_at(around, arm.drafts or 0, shape).cycle_ms
+            assert shaped_ms is not None
+            tok_s = 1000 * row["accept_length_predicted"] / shaped_ms
+            return {"shaped_by": name, "shaped_cycle_ms": shaped_ms, "shaped_residual": tok_s / row["tok_s"] - 1}
     return {"shaped_by": None, "shaped_cycle_ms": None, "shaped_residual": None}
 
 
@@ -161,12 +172,12 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def notes(
     rows: Sequence[Row],
     noise: Sequence[Row] = (),
-    forward_ms: Mapping[str, float] | None = None,
+    forward_ms: Mapping[str, Mapping[int, float]] | None = None,
     disturbed: int = 0,
 ) -> list[str]:
     """What the leaving-out shows: how many settings came out right, where costs jump, what explains the others.
 
-    ``forward_ms`` is the target's forward by number of rows where the sweep measured it; ``disturbed``: how many
+    ``forward_ms`` is the target's forward where the sweep measured it, see `curves.forwards`; ``disturbed``: how many
     prompts `disturbances.calm` took away.
     """
     if not rows:
@@ -180,8 +191,10 @@ def notes(
     )
     shaped = [row for row in rows if row["shaped_residual"] is not None]
     if shaped:
+        shapes = [row["shaped_by"] for row in shaped]
         better = sum(abs(row["shaped_residual"]) <= GOOD for row in shaped)
-        text += f" With the cycle's shape from another drafter at the same numbers of rows: {better} of {len(shaped)}."
+        whose = " or ".join(dict.fromkeys("another drafter" if "forward" not in by else by for by in shapes))
+        text += f" With the cycle's shape from {whose} at the same numbers of rows: {better} of {len(shaped)}."
     if disturbed:
         text += (
             f" {disturbed} prompt{'s' if disturbed > 1 else ''} of a restart in which something else ran "
@@ -192,13 +205,14 @@ def notes(
         text += (
             f" Launches of one and the same cell differed by up to {noise[0]['spread']:.0%}, which no fit can foresee."
         )
-    alone = [_forward(forward_ms)] if wrong and forward_ms and len(forward_ms) > 2 else []
+    first = next(iter((forward_ms or {}).values()), {})
+    alone = [_forward(first)] if wrong and len(first) > 2 else []
     return [text, *alone, *dict.fromkeys(row["family_text"] for row in wrong), *(row["text"] for row in wrong)]
 
 
-def _forward(forward_ms: Mapping[str, float]) -> str:
+def _forward(forward_ms: Mapping[int, float]) -> str:
     """The target's forward by rows, measured without any drafter, and where it rises most."""
-    known = sorted((int(rows), ms) for rows, ms in forward_ms.items())
+    known = sorted(forward_ms.items())
     rises = [((ms - ms0) / (rows - rows0), rows0, rows) for (rows0, ms0), (rows, ms) in itertools.pairwise(known)]
     most_ms, before, after = max(rises)
     told = ", ".join(f"{rows}: {ms:.1f} ms" for rows, ms in known)

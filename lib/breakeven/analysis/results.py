@@ -130,10 +130,10 @@ def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str,
     if best and best["break_even"]:
         saved_ms = {row["cell"]: row["saved_ms"] for row in forecasts if "saved_ms" in row}
         ahead = outlook.outlook(best, arms_by_name, contest, cycles, saved_ms)
-    forward_ms = next((row["forward_ms"] for row in measured.cells if row.get("forward_ms")), None)
+    forward_ms = curves.forwards(measured.cells)
     quiet, disturbed = disturbances.calm(samples)
     lengths = left_out.left_out(
-        quiet, arms_by_name, comparisons, _summary(quiet, settings.level), _cycles(quiet, measured), noise
+        quiet, arms_by_name, comparisons, _summary(quiet, settings.level), _cycles(quiet, measured), forward_ms, noise
     )
     rivals = judging.rivals(samples, arms_by_name, best, contest, level=settings.level) if best else []
     about = setting.of_sweep(measured.cells, measured.machine, *_prompts(samples))
@@ -156,7 +156,7 @@ def analyse(measured: Measured | None, settings: BreakEvenSettings) -> dict[str,
         "cycle": cycles,
         "floors": floors,
         "curves": {
-            "draft_length": curves.by_draft_length(samples, arms_by_name, comparisons, forward_ms or {}),
+            "draft_length": curves.by_draft_length(samples, arms_by_name, comparisons, forward_ms),
             "positions": _named(curves.by_position(samples, arms_by_name, comparisons), arms_by_name),
             "concurrency": crossings,
         },

@@ -178,24 +178,19 @@ def cost_at(measured: Mapping[int, float], draft_tokens: int, forward_ms: Mappin
 
     Between two neighbours it is interpolated and says so. Outside of what was measured it is unknown: the curve is
     jagged (kernels change with the shape), so that neither a fitted line nor monotony may be assumed. Where
-    ``forward_ms``, the target's forward by the drafts that it verifies, holds all lengths, its jumps are in the cycle
-    and the rest alone (drafts and the host) is interpolated.
+    ``forward_ms``, the target's forward by the drafts that it verifies, holds the three lengths, its jumps are in the
+    cycle and the rest alone (drafts and the host) is interpolated. That may be less than nothing: many requests, in
+    which the forward was measured, can cost more than a verify with as many rows.
     """
     if draft_tokens in measured:
         return Cost(draft_tokens, float(measured[draft_tokens]), "measured")
     if not measured or not min(measured) < draft_tokens < max(measured):
         return Cost(draft_tokens, None, "outside")
-    known = forward_ms if forward_ms and {draft_tokens, *measured} <= forward_ms.keys() else {}
-    rest = rest_of_cycles(measured, known)
-    lengths = sorted(rest)
-    between = float(np.interp(draft_tokens, lengths, [rest[k] for k in lengths]))
+    left, right = max(k for k in measured if k < draft_tokens), min(k for k in measured if k > draft_tokens)
+    known = forward_ms if forward_ms and {left, draft_tokens, right} <= forward_ms.keys() else {}
+    rest = [measured[k] - known.get(k, 0.0) for k in (left, right)]
+    between = float(np.interp(draft_tokens, (left, right), rest))
     return Cost(draft_tokens, known.get(draft_tokens, 0.0) + between, "interpolated")
-
-
-def rest_of_cycles(cycles: Mapping[int, float], forward_ms: Mapping[int, float]) -> dict[int, float]:
-    """Milliseconds of each cycle that are not the forward; negative where many requests, in which the forward was
-    measured, cost more than a verify with as many rows."""
-    return {drafts: cycle - forward_ms.get(drafts, 0.0) for drafts, cycle in cycles.items()}
 
 
 def forward_by_drafts(forward_ms_by_rows: Mapping[int, float], streams: int) -> dict[int, float]:

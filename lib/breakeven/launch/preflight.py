@@ -17,7 +17,7 @@ from breakeven.launch import gpu_checks, model_checks
 from breakeven.launch.gpu_checks import Finding
 from breakeven.launch.model_files import Model, read_model
 from breakeven.server.command import LaunchSpec
-from breakeven.server.flags import gpus_needed, value_of, whole_number
+from breakeven.server.flags import ranks_here, value_of, whole_number
 
 COLUMNS = {
     "severity": "severity",
@@ -52,7 +52,7 @@ def check(host: Host, specs: Sequence[LaunchSpec], environment: Mapping[str, str
         if gpus and value_of(arguments, "--device") != "cpu":
             visible = gpu_checks.visible_gpus(own.get("CUDA_VISIBLE_DEVICES"), uuids)
             used = _used_gpus(spec, arguments, list(range(len(gpus))) if visible is None else visible)
-            findings += [] if visible is None else gpu_checks.check_count(gpus_needed(spec.tp, arguments), used)
+            findings += [] if visible is None else gpu_checks.check_count(ranks_here(spec.tp, arguments), used)
             device, gib = "GPU", gpu_checks.memory_gib([gpu for index, gpu in enumerate(gpus) if index in used])
             ranks = spec.tp * whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
             places[spec.tp, *used, *map(own.get, _READ_BY_TOOLS)] = (spec.tp, used, own)
@@ -108,7 +108,7 @@ def _ranks_of_attention(spec: LaunchSpec, arguments: Sequence[str]) -> int:
 def _used_gpus(spec: LaunchSpec, arguments: Sequence[str], visible: Sequence[int]) -> list[int]:
     """The GPUs of those visible that a server would take, by nvidia-smi's index."""
     first, step = whole_number(arguments, "--base-gpu-id", least=0), whole_number(arguments, "--gpu-id-step")
-    return list(visible[first::step][: gpus_needed(spec.tp, arguments)])
+    return list(visible[first::step][: ranks_here(spec.tp, arguments)])
 
 
 def _check_gpus(

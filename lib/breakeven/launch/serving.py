@@ -22,7 +22,7 @@ from breakeven.launch.gpu_checks import Finding
 from breakeven.launch.reach import open_host, tokenizer_folder
 from breakeven.machine import gpus
 from breakeven.server import attach, surroundings
-from breakeven.server.flags import gpus_needed
+from breakeven.server.flags import ranks_here
 
 Say = Callable[[str], None]
 PLAIN = Arm(BASELINE, None)
@@ -59,7 +59,7 @@ class Serving:
             shipped = model.ensure_model(progress=say)
             model_path = host.ship(shipped)
         readable = shipped if settings.model == "embedded" else tokenizer_folder(host, model_path, run_dir)
-        ranks = gpus_needed(settings.tp, settings.server_flags)
+        ranks = ranks_here(settings.tp, settings.server_flags)
         environment = _embedded_environment(host, ranks) if embedded else host.environ()
         flags = tuple(engine.server_flags()) if embedded else ()
         return cls(settings, run_dir, host, model_path, environment, flags, workload.chat_encoder(readable))

@@ -105,8 +105,8 @@ def whole_number(arguments: Sequence[str], *flags: str, least: int = 1) -> int:
     return least
 
 
-def gpus_needed(tp: int, arguments: Sequence[str]) -> int:
-    """How many GPUs of a host a server takes, one for each rank."""
+def ranks_here(tp: int, arguments: Sequence[str]) -> int:
+    """How many ranks a server has on a host, each on a GPU of its own where there are any."""
     stages = whole_number(arguments, "--pp-size", "--pipeline-parallel-size")
     return math.ceil(tp * stages * replicas(arguments) / whole_number(arguments, "--nnodes"))
 

@@ -21,7 +21,7 @@ from breakeven.config import SweepSettings
 from breakeven.errors import UserError
 from breakeven.launch.design import Launch
 from breakeven.launch.serving import OVERLAY, Serving
-from breakeven.server.flags import gpus_needed
+from breakeven.server.flags import ranks_here
 from breakeven.sweep.load import Workload
 from breakeven.sweep.measuring import MOST_ATTEMPTS, Measurement, lost_connection, reference_cell
 from breakeven.sweep.store import Store
@@ -145,7 +145,7 @@ class _Crew:
         self._ray, self._settings, self._load = ray, settings, load
         self._store, self._run_dir, self._say = store, run_dir, say
         flags = [[*settings.server_flags, *launch.arm.variant.flags] for launch in launches]
-        self._gpus = max(gpus_needed(settings.tp, each) for each in flags) if machine.gpus() else 0
+        self._gpus = max(ranks_here(settings.tp, each) for each in flags) if machine.gpus() else 0
         self._places = _places(ray, settings.workers, self._gpus)
         restarts = list(dict.fromkeys(launch.restart for launch in launches))
         self._queues: list[deque[Launch]] = [deque() for _ in self._places]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from breakeven.costs.formulas import cost_at, forward_by_drafts, rest_of_cycles
+from breakeven.costs.formulas import cost_at, forward_by_drafts
 from breakeven.launch.design import Arm
 
 MARGIN_UNKNOWN = 0.10  # of an interpolated cycle, before a family has shown how jagged it is
@@ -140,16 +140,15 @@ def _cycle(
     if not drafts or not cycles:
         return None
     if {drafts, *cycles} <= forward_ms.keys():
-        rests = rest_of_cycles(cycles, forward_ms)
-        shortest = min(rests)
-        # a rest below nothing is a dear forward at that number of rows, and no gain for shorter chains
-        rest = max(0.0, rests[shortest]) if drafts < shortest else cost_at(rests, drafts).cycle_ms
-        if rest is None:
-            return None
-        least = rest * drafts / shortest if drafts < shortest else rest
         margin = _margin(cycles, forward_ms, MARGIN_OF_REST)
-        source = "bounded" if drafts < shortest else "interpolated"
-        return source, forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
+        shortest = min(cycles)
+        if drafts < shortest:
+            # a rest below nothing is a dear forward at that number of rows, and no gain for shorter chains
+            rest = max(0.0, cycles[shortest] - forward_ms[shortest])
+            least = rest * drafts / shortest
+            return "bounded", forward_ms[drafts] + (rest + least) / 2, (forward_ms[drafts] + least) * (1 - margin)
+        expected = cost_at(cycles, drafts, forward_ms).cycle_ms
+        return None if expected is None else ("interpolated", expected, expected * (1 - margin))
     whole = cost_at(cycles, drafts).cycle_ms
     return None if whole is None else ("interpolated", whole, whole * (1 - _margin(cycles, {}, MARGIN_UNKNOWN)))
 
@@ -191,9 +190,7 @@ def _margin(cycles: Mapping[int, float], forward_ms: Mapping[int, float], unknow
     lengths = sorted(cycles)
     misses = []
     for left, middle, right in zip(lengths, lengths[1:], lengths[2:], strict=False):
-        rests = rest_of_cycles({each: cycles[each] for each in (left, right)}, forward_ms)
-        between = cost_at(rests, middle).cycle_ms
-        assert between is not None
-        expected = forward_ms.get(middle, 0.0) + between
+        expected = cost_at({each: cycles[each] for each in (left, right)}, middle, forward_ms).cycle_ms
+        assert expected is not None
         misses.append(abs(cycles[middle] - expected) / expected)
     return min(0.5, max(MARGIN_LEAST, max(misses) * (1 if forward_ms else 2))) if misses else unknown

@@ -52,8 +52,9 @@ def of_target(
     """`measure` of a baseline's server, for what the verifies of a sweep need. Raises ServerGone."""
     arms = plan_arms(settings.drafters, settings.variants)
     rows = wanted_rows(arms, settings.concurrency, settings.max_running_requests)
-    rows = runnable_rows(rows, telemetry.server_settings(server.info()))
-    if not rows:
+    effective = telemetry.server_settings(server.info())
+    rows = runnable_rows(rows, effective)
+    if not rows or int(effective.get("dp") or 1) > 1:  # replicas share the requests: no forward has as many rows
         return {}
     say(f"the target's forward over {', '.join(map(str, rows))} rows: what a verify costs by its length")
     return measure(client, prompts, rows)

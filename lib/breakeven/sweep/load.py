@@ -64,7 +64,9 @@ class Workload:
             for some in sent:
                 _refuse_too_long(some, encode, settings.context_length)
             batches.append(Batch(condition, *sent))
-        return cls(batches, lengthened(traced, next((each for each in conditions if each.concurrency == 1), None)))
+        traced = lengthened(traced, next((each for each in conditions if each.concurrency == 1), None))
+        _refuse_too_long([traced], encode, settings.context_length)
+        return cls(batches, traced)
 
     @property
     def requests(self) -> int:

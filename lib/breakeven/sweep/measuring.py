@@ -23,7 +23,7 @@ from breakeven.server import LaunchFailure, Server
 from breakeven.sweep import forwards
 from breakeven.sweep.load import Batch, Workload
 from breakeven.workload import profiling
-from breakeven.workload.untraced import UNMEASURED, Measured
+from breakeven.workload.untraced import UNMEASURED, Measured, cycles_of
 
 Say = Callable[[str], None]
 PINS = ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN")
@@ -225,10 +225,9 @@ def _told(samples: Sequence[dict[str, Any]], row: Mapping[str, Any]) -> Measured
     good = _usable(samples)
     if not good:
         return UNMEASURED
-    tokens = [each["completion_tokens"] - 1 for each in good]
     texts = [each["prompt_tokens"] + each["completion_tokens"] / 2 for each in good]
     cycle_ms = row.get("cycle_ms") or row.get("step_ms")
-    return Measured(cycle_ms, statistics.fmean(texts, weights=tokens))
+    return Measured(cycle_ms, statistics.fmean(texts, weights=[cycles_of(each) for each in good]))
 
 
 def reference_cell(arm: Arm, store: Ledger, condition: Condition) -> str | None:

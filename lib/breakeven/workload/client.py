@@ -77,18 +77,25 @@ class Client:
         self._http.close()
 
     def generate(
-        self, prompt: Prompt, *, baseline: bool, temperature: float = 0.0, after: Sequence[int] = ()
+        self,
+        prompt: Prompt,
+        *,
+        baseline: bool,
+        temperature: float = 0.0,
+        after: Sequence[int] = (),
+        ignore_eos: bool = False,
     ) -> dict[str, Any]:
         """Send one prompt, wait for the whole answer, return its row of ``samples.jsonl`` (the client's part of it).
 
         ``client_s`` is the wall time of the request as seen here; every other time is the server's own. ``baseline``:
-        the server does not speculate. ``after``: tokens answered before, which the answer goes on from. Raises
-        ServerGone or RequestFailed.
+        the server does not speculate. ``after``: tokens answered before, which the answer goes on from.
+        ``ignore_eos``: it runs on to its full length. Raises ServerGone or RequestFailed.
         """
-        input_ids = self._sent.setdefault(prompt.id, self._encode(prompt.prompt))
+        input_ids = self._ids(prompt)
         sent_at = _now()
         began = time.perf_counter()
-        answer = self._ask([*input_ids, *after], max_new_tokens=prompt.max_new_tokens, temperature=temperature)
+        asked = [*input_ids, *after]
+        answer = self._ask(asked, max_new_tokens=prompt.max_new_tokens, temperature=temperature, ignore_eos=ignore_eos)
         client_s = time.perf_counter() - began
         output_ids = answer["output_ids"]
         return {
@@ -103,6 +110,13 @@ class Client:
             "error": None,
         }
 
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """How many tokens the server is sent for a prompt."""
+        return len(self._ids(prompt))
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return self._sent.setdefault(prompt.id, self._encode(prompt.prompt))
+
     def top_two_gap(self, prompt_id: str, output_prefix: Sequence[int]) -> float:
         """Nats between the two likeliest tokens after a prompt that was sent before and the start of an answer to it.
 
@@ -115,9 +129,15 @@ class Client:
         return float(first[0] - second[0])
 
     def _ask(
-        self, input_ids: list[int], *, max_new_tokens: int, temperature: float = 0.0, **options: Any
+        self,
+        input_ids: list[int],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        ignore_eos: bool = False,
+        **options: Any,
     ) -> dict[str, Any]:
-        sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "ignore_eos": False}
+        sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "ignore_eos": ignore_eos}
         try:
             response = self._http.post(
                 "/generate", json={"input_ids": input_ids, "sampling_params": sampling, "stream": False, **options}

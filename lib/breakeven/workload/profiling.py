@@ -54,8 +54,9 @@ def cycle_shares(
     work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two windows are
     held against such cycles in ``untraced``, see `held_against`: the full one, and a longer one of the host alone,
     whose period is ``host_window_ms``. All of it lies behind as much text as the measured cycles had, see `untraced`.
-    A release that reports no times leaves the host's period as the cycle. On a CPU, and where there is neither, shares
-    and cycle are those of the one full window; ``host_window`` says why the host's shows no cycle.
+    Where no answers tell the cycle (an older release reports no times) it is the host's period. On a CPU, and where
+    there is neither, shares and cycle are those of the one full window; ``host_window`` says why the host's shows no
+    cycle.
 
     A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
     ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
@@ -187,7 +188,7 @@ class _Recorder:
         rest = replace(prompt, max_new_tokens=max(1, prompt.max_new_tokens - len(after)))
         with readiness.client(self.base_url, timeout_s=TRACE_TIMEOUT_S) as http:
             http.post("/start_profile", json=options).raise_for_status()
-            sample = self.client.generate(rest, baseline=False, after=after)
+            sample = self.client.generate(rest, baseline=False, after=after, ignore_eos=True)
             deadline = time.monotonic() + TRACE_TIMEOUT_S
             is_whole = 1 + cycles_of(sample) >= steps  # the prefill counts as one
             if not _appears(self.host, there, earlier, time.monotonic() + (STOPS_BY_ITSELF_S if is_whole else 0)):

@@ -58,14 +58,16 @@ def long_answer(
 ) -> tuple[Prompt, dict[str, Any]]:
     """The prompt with an answer long enough for both windows behind so much text, and such an answer's sample.
 
-    It is the second answer: a drafter that learns from what it sees, as n-grams do, drafts better from then on.
+    It is the second answer: a drafter that learns from what it sees, as n-grams do, drafts better from then on, and the
+    windows come later still.
     """
-    prompt_tokens = client.generate(prompt, baseline=False)["prompt_tokens"]
-    wanted = max(LONG_TOKENS, round((text_tokens or 0) - prompt_tokens) + LONG_TOKENS // 2)
+    behind = client.prompt_tokens(prompt)
+    wanted = max(prompt.max_new_tokens, LONG_TOKENS, round((text_tokens or 0) - behind) + LONG_TOKENS // 2)
     if context_length:
-        wanted = min(wanted, context_length - prompt_tokens - 1)
-    prompt = replace(prompt, max_new_tokens=max(prompt.max_new_tokens, wanted))
-    return prompt, client.generate(prompt, baseline=False)
+        wanted = max(1, min(wanted, context_length - behind - 1))
+    prompt = replace(prompt, max_new_tokens=wanted)
+    client.generate(prompt, baseline=False, ignore_eos=True)
+    return prompt, client.generate(prompt, baseline=False, ignore_eos=True)
 
 
 def stretches_of(sample: Mapping[str, Any], steps: int, text_tokens: float | None) -> dict[str, Stretch]:
@@ -101,36 +103,37 @@ def before_recording(
     H200 server 18 of 31 answers within 40 s after a full window took 3 to 22 % longer, none of 133 without one).
 
     It is that of the device's stretch, with the mean ``text_tokens`` before it and before the measured cycles;
-    ``host_cycle_ms`` is that of the host's. A cycle longer than the measured ones may be one of a host that slowed down
-    since. Both are measured again, up to ``ROUNDS`` times in all (``rounds``), and the shortest is kept: a disturbance
-    makes no cycle shorter.
+    ``host_cycle_ms`` is that of the host's, None where its pairs tell none. A cycle longer than the measured ones may
+    be one of a host that slowed down since. Both are measured again, up to ``ROUNDS`` times in all (``rounds``), and
+    the answers of the quickest round are kept: a disturbance makes no answer shorter.
     """
-    if not stretches:
-        return {}
-    found: list[dict[str, dict[str, Any]]] = []
-    while len(found) < ROUNDS:
-        time.sleep(BETWEEN_ROUNDS_S if found else 0.0)
-        again = {whose: _untraced(client, prompt, stretch, PAIRS[whose]) for whose, stretch in stretches.items()}
-        if not all(again.values()):
-            return {}
-        found.append(again)
-        if measured.cycle_ms is None or again["device"]["cycle_ms"] <= measured.cycle_ms:
+    rounds: list[dict[str, list[Answer]]] = []
+    while stretches and len(rounds) < ROUNDS:
+        time.sleep(BETWEEN_ROUNDS_S if rounds else 0.0)
+        rounds.append({whose: _answers(client, prompt, each, PAIRS[whose]) for whose, each in stretches.items()})
+        cycle_ms = untraced_cycle(rounds[-1]["device"]).get("cycle_ms")
+        if cycle_ms is None or measured.cycle_ms is None or cycle_ms <= measured.cycle_ms:
             break
-    device, alone = (
-        min((again[whose] for again in found), key=lambda each: each["cycle_ms"]) for whose in ("device", "host")
-    )
+    quickest = {whose: min((each[whose] for each in rounds), key=_mean_ms) for whose in stretches}
+    device, alone = (untraced_cycle(quickest.get(whose, [])) for whose in ("device", "host"))
+    if not device:
+        return {}
     texts = {"text_tokens": stretches["device"].text_tokens, "measured_text_tokens": measured.text_tokens}
-    return device | texts | {"host_cycle_ms": alone["cycle_ms"], "rounds": len(found)}
+    return device | texts | {"host_cycle_ms": alone.get("cycle_ms"), "rounds": len(rounds)}
 
 
-def _untraced(client: Client, prompt: Prompt, stretch: Stretch, pairs: int) -> dict[str, Any]:
-    lengths = [stretch.long, stretch.short] * pairs
-    return untraced_cycle([_answer(client, prompt, stretch.after, tokens) for tokens in lengths])
+def _answers(client: Client, prompt: Prompt, stretch: Stretch, pairs: int) -> list[Answer]:
+    """A long and a short answer, so many times."""
+    answers = []
+    for tokens in [stretch.long, stretch.short] * pairs:
+        asked = replace(prompt, max_new_tokens=tokens)
+        sample = client.generate(asked, baseline=False, after=stretch.after, ignore_eos=True)
+        answers.append(Answer(max(1, cycles_of(sample)), 1000 * sample["decode_s"]))
+    return answers
 
 
-def _answer(client: Client, prompt: Prompt, after: Sequence[int], tokens: int) -> Answer:
-    sample = client.generate(replace(prompt, max_new_tokens=tokens), baseline=False, after=after)
-    return Answer(max(1, cycles_of(sample)), 1000 * sample["decode_s"])
+def _mean_ms(answers: Sequence[Answer]) -> float:
+    return sum(each.decode_ms for each in answers) / sum(each.cycles for each in answers)
 
 
 def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -153,7 +156,7 @@ def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def held_against(untraced: Mapping[str, float], launched_ms: float, host_ms: float | None) -> dict[str, Any]:
+def held_against(untraced: Mapping[str, Any], launched_ms: float, host_ms: float | None) -> dict[str, Any]:
     """How far two traced windows are off the same cycles untraced, as shares: ``device_off`` and ``host_off``.
 
     A cycle is as long as the slower of two takes: the device, to run what was launched, or the host, to launch it.
@@ -164,7 +167,7 @@ def held_against(untraced: Mapping[str, float], launched_ms: float, host_ms: flo
     `before_recording` found: ``cycle_ms`` and ``host_cycle_ms``.
     """
     off = {"device": launched_ms / untraced["cycle_ms"] - 1}
-    if host_ms is not None:
+    if host_ms is not None and untraced["host_cycle_ms"] is not None:
         off["host"] = host_ms / untraced["host_cycle_ms"] - 1
     nearer = min(off, key=lambda whose: abs(off[whose]))
     return {**{f"{whose}_off": share for whose, share in off.items()}, "off": off[nearer], "nearer": nearer}
