@@ -355,7 +355,7 @@ def test_shared_memory_that_the_command_leaves_is_removed_with_it(tmp_path, end)
         left = Path("/dev/shm") / (tmp_path / "log").read_text().strip()
         assert left.exists()
         if end == "kill":
-            time.sleep(6)  # the supervisor looks after five seconds
+            time.sleep(3)  # the supervisor looks every two seconds
             os.kill(held.pid, signal.SIGKILL)
             held.wait(DEADLINE_S)
     assert not left.exists()

@@ -148,8 +148,8 @@ class Holder:
         self._child = 0
         self._shared: set[int] = set()
         self._began = time.time()
-        self._next_look = time.monotonic() + 5
-        self._next_look_after_s = 5
+        self._started = time.monotonic()
+        self._next_look = 0.0
         self._asked = self._cut = False
         self._outputs: dict[int, Callable[[bytes], None]] = {}
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -196,10 +196,11 @@ class Holder:
                     path.unlink()
 
     def _look_for_shared_memory(self, now: bool = False) -> None:
-        """In the 5th, 10th, 20th ... second and at the end: reading the maps of large processes takes a while."""
-        if now or time.monotonic() >= self._next_look:
-            self._next_look += self._next_look_after_s
-            self._next_look_after_s *= 2
+        """Every other second at first, ever rarer after (each quarter of the time that it ran), and at the end: what
+        fails early may die at once, and reading the maps of large processes takes a while."""
+        at = time.monotonic()
+        if now or at >= self._next_look:
+            self._next_look = at + max(2.0, (at - self._started) / 4)
             self._shared |= shared_memory(descendants(os.getpid()))
 
     def _end_all(self) -> None:
