@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from breakeven import workload
+from breakeven.config import SweepSettings
 from breakeven.launch.design import plan_arms
 from breakeven.sweep import expectations, forwards
 
@@ -110,3 +111,14 @@ def test_between_two_lengths_a_forward_that_is_longer_than_the_cycle_counts_as_i
     ]
     told = {each.arm: each for each in expectations.outlook(arms, results)}
     assert told["ngram-5"].cycle_ms == pytest.approx(31.0 + (1.0 - 3.0) / 2)
+
+
+@pytest.mark.parametrize(("replicas", "rows"), [(1, [4]), (2, None)])
+def test_replicas_share_the_requests_so_that_no_forward_is_read_off_them(
+    monkeypatch: pytest.MonkeyPatch, replicas: int, rows: list[int] | None
+) -> None:
+    monkeypatch.setattr(forwards, "measure", lambda client, prompts, rows: {"rows": rows})
+    settings = SweepSettings(drafters=[{"algorithm": "NGRAM", "draft_tokens": [4], "breadth": 1}])
+    client: Any = None
+    found = forwards.of_target({"dp": replicas}, settings, client, [], lambda text: None)
+    assert found == ({"rows": rows} if rows else {})

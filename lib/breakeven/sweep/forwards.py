@@ -12,10 +12,9 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from breakeven import telemetry, workload
+from breakeven import workload
 from breakeven.config import SweepSettings
 from breakeven.launch.design import Arm, plan_arms
-from breakeven.server import Server
 from breakeven.sweep import expectations
 
 ANSWER_TOKENS = 48
@@ -43,16 +42,16 @@ def runnable_rows(rows: Sequence[int], effective: Mapping[str, Any]) -> list[int
 
 
 def of_target(
-    server: Server,
+    effective: Mapping[str, Any],
     settings: SweepSettings,
     client: workload.Client,
     prompts: Sequence[workload.Prompt],
     say: Callable[[str], None],
 ) -> dict[str, float]:
-    """`measure` of a baseline's server, for what the verifies of a sweep need. Raises ServerGone."""
+    """`measure` of a baseline's server with these ``effective`` settings, for what the verifies of a sweep need. Raises
+    ServerGone."""
     arms = plan_arms(settings.drafters, settings.variants)
     rows = wanted_rows(arms, settings.concurrency, settings.max_running_requests)
-    effective = telemetry.server_settings(server.info())
     rows = runnable_rows(rows, effective)
     if not rows or int(effective.get("dp") or 1) > 1:  # replicas share the requests: no forward has as many rows
         return {}

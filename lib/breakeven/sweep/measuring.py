@@ -79,7 +79,7 @@ class Measurement:
                 shared |= {"sglang_version": server.sglang_version}
                 try:
                     shared["effective"] = telemetry.server_settings(server.info())
-                    self._measure(server, launch.arm, rows)
+                    self._measure(server, launch.arm, rows, shared["effective"])
                 except (workload.ServerGone, httpx.HTTPError, ConnectionError) as error:
                     raise LaunchFailure.of(server) from error
                 shared["measured_s"] = round(time.monotonic() - ready, 1)
@@ -90,7 +90,9 @@ class Measurement:
         shared["seconds"] = round(time.monotonic() - began, 1)
         return [row | shared for row in rows.values()]
 
-    def _measure(self, server: Server, arm: Arm, rows: dict[Condition, dict[str, Any]]) -> None:
+    def _measure(
+        self, server: Server, arm: Arm, rows: dict[Condition, dict[str, Any]], effective: Mapping[str, Any]
+    ) -> None:
         """Fill the rows, one per condition."""
         alone: dict[str, Any] | None = None
         measured = UNMEASURED
@@ -108,7 +110,7 @@ class Measurement:
             if alone is not None:
                 if arm.name == arm.baseline and not alone["restart"]:  # before a recorder slows the host
                     prompts = [each for batch in self.load.batches for each in batch.prompts]
-                    alone["forward_ms"] = forwards.of_target(server, self.settings, client, prompts, self.say)
+                    alone["forward_ms"] = forwards.of_target(effective, self.settings, client, prompts, self.say)
                 folder = self.serving.run_dir / "traces" / file_name(alone["launch"])
                 alone |= profiling.cycle_shares(
                     server.base_url,
