@@ -15,8 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from breakeven import workload
 from breakeven.hosts import LOCAL, processes, supervise
 from breakeven.server import Drafter, LaunchFailure, LaunchSpec, Server
+from breakeven.workload import profiling, untraced
 from tests.conftest import START_S, launch_on_cpu
 
 pytestmark = pytest.mark.e2e
@@ -161,3 +163,25 @@ def test_a_draft_with_another_vocabulary_that_gets_as_far_as_the_server_is_named
     failure = caught.value.failure
     assert failure.cls == "config" and "same vocabulary" in failure.text, caught.value
     assert "Take a draft of the same family" in failure.advice and failure.line is not None
+
+
+def test_what_tells_a_gpu_s_cycle_runs_against_a_real_server(tmp_path, spec, monkeypatch):
+    """The pairs of answers before anything is recorded, then both windows, all behind as much text as was measured."""
+    monkeypatch.setattr(profiling, "_on_gpu", lambda base_url: True)
+    monkeypatch.setattr(untraced, "LONG_TOKENS", 96)
+    monkeypatch.setattr(untraced, "PAIRS", {"device": 2, "host": 2})
+    for module in (profiling, untraced):
+        monkeypatch.setattr(module, "HOST_STEPS", 24)
+    folder, prompt = tmp_path / "traces" / "any", workload.Prompt("any", "open chat", "Hello", 48)
+    limits = {"measured": untraced.Measured(text_tokens=90.0), "context_length": spec.context_length}
+    with (
+        _launch(tmp_path, spec) as server,
+        workload.Client(server.base_url, lambda text: list(range(1000, 1040))) as client,
+    ):
+        found = profiling.cycle_shares(server.base_url, client, prompt, 8, folder, **limits)
+    profile = found["profile"]
+    assert "error" not in profile, profile
+    assert profile["untraced"]["text_tokens"] == pytest.approx(90, abs=2)
+    assert profile["untraced"]["n"] == 2 * 6 and profile["n"] == 6, "from one to the next of 7 steps after the prefill"
+    assert profile["host_window"] == 22 - 22 // 4
+    assert profile["untraced"]["host_off"] > -1 and sum(profile["shares"].values()) == pytest.approx(1)
