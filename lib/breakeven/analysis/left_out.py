@@ -20,6 +20,7 @@ from breakeven.analysis.arms import Arm
 from breakeven.costs.formulas import cost_at, forward_by_drafts
 
 Row = Mapping[str, Any]
+FORWARD = "the target's forward"
 GOOD = 0.05
 """A prediction within 5 % of the measured rate needs no explanation."""
 
@@ -39,9 +40,9 @@ def left_out(
     stream) the ``predicted`` and the measured value; ``residual``, predicted over measured less 1, with the parts of it
     that accept length and cycle make, which multiply; ``shaped_by``: the target's forward (``forward_ms``, see
     `curves.forwards`), or another family that measured the same numbers of rows, and ``shaped_residual``: that of a
-    cycle which takes its shape from there; ``text``: what explains a residual
-    beyond 5 %, ``family_text``: where the cost of the family's rows is no line. Ends can't be interpolated; pinned
-    accept lengths are left aside. ``noise`` is that of `cautions.launch_spreads`.
+    cycle which takes its shape from there; ``text``: what explains a residual beyond 5 %, ``family_text``: where the
+    cost of the family's rows is no line. Ends can't be interpolated; pinned accept lengths are left aside. ``noise`` is
+    that of `cautions.launch_spreads`.
     """
     summary = {row["cell"]: row for row in cells if row["kind"] == "all"}
     parts = {row["cell"]: row for row in cycles}
@@ -101,7 +102,7 @@ def _shaped(
     """The same with the shape of the target's forward, or else of another family that verified the same numbers of rows
     under the same condition: what the cycle differs by is interpolated, and a step in a row's cost is seen there."""
     arm = three[1]
-    shapes = {"the target's forward": forward_by_drafts(forward_ms, arm.condition.concurrency)}
+    shapes = {FORWARD: forward_by_drafts(forward_ms, arm.condition.concurrency)}
     for name, members in families:
         other = members[0]
         if other.family != arm.family and (other.variant, other.condition) == (arm.variant, arm.condition):
@@ -193,7 +194,7 @@ def notes(
     if shaped:
         shapes = [row["shaped_by"] for row in shaped]
         better = sum(abs(row["shaped_residual"]) <= GOOD for row in shaped)
-        whose = " or ".join(dict.fromkeys("another drafter" if "forward" not in by else by for by in shapes))
+        whose = " or ".join(dict.fromkeys(by if by == FORWARD else "another drafter" for by in shapes))
         text += f" With the cycle's shape from {whose} at the same numbers of rows: {better} of {len(shaped)}."
     if disturbed:
         text += (

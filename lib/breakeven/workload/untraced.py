@@ -174,4 +174,5 @@ def held_against(untraced: Mapping[str, Any], launched_ms: float, host_ms: float
 
 
 def cycles_of(sample: Mapping[str, Any]) -> int:
+    """The cycles of an answer: its verifies, without speculation its steps after the prefill."""
     return int(sample["verify_ct"] or sample["completion_tokens"] - 1)
