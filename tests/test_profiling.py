@@ -21,6 +21,7 @@ from breakeven.workload import profiling, untraced
 from breakeven.workload.client import Client
 from breakeven.workload.prompts import Prompt
 from breakeven.workload.untraced import (
+    LEAD,
     UNMEASURED,
     Answer,
     Measured,
@@ -72,7 +73,8 @@ def profile_of(
 
 
 class Answering:
-    """A server that takes 9 ms once per request, and for the n-th cycle of two tokens 6 ms and n times 20 us."""
+    """A server that takes 9 ms once per request, 12 if it is of few cycles, and for the n-th cycle of two tokens 6 ms
+    and n times 20 us."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -90,7 +92,7 @@ class Answering:
             "verify_ct": cycles,
             "completion_tokens": 1 + 2 * cycles,
             "prompt_tokens": 30,
-            "decode_s": 0.009 + cycles / 1000 * mean_ms(range(before, before + cycles)),
+            "decode_s": (0.009 if cycles >= LEAD else 0.012) + cycles / 1000 * mean_ms(range(before, before + cycles)),
             "output_ids": list(range(1 + 2 * cycles)),
         }
 
@@ -191,6 +193,17 @@ def test_disturbed_short_answers_make_no_round_the_quickest(monkeypatch: pytest.
     assert found["rounds"] == 2 and found["cycle_ms"] == pytest.approx(mean_ms(range(1, 7)))
 
 
+@pytest.mark.parametrize(("longer", "rounds"), [(0.98, 1), (1.015, 1), (1.05, 3)])
+def test_pairs_are_taken_again_where_the_host_slowed_down_since_not_where_two_measurements_differ_a_little(
+    monkeypatch: pytest.MonkeyPatch, longer: float, rounds: int
+) -> None:
+    monkeypatch.setattr(untraced, "BETWEEN_ROUNDS_S", 0.0)
+    client: Any = Answering()
+    stretches = {"device": untraced.Stretch(long=15, short=3)}
+    measured = Measured(mean_ms(range(1, 7)) / longer)
+    assert untraced.before_recording(client, Prompt("p", "k", "Hello", 256), stretches, measured)["rounds"] == rounds
+
+
 def test_a_round_that_tells_no_cycle_loses_none_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
     alike = untraced.Stretch(long=3, short=3)
     client: Any = Answering()
@@ -258,7 +271,7 @@ def test_two_answers_of_one_length_tell_no_cycle() -> None:
         (30 + 60, None, 256, 30 + 60),  # short measured answers
         (30 + 500, None, 628, 30 + 500),  # long ones
         (30 + 500, 400, 369, None),  # which a server can't give
-        (30.0, None, 256, 38),  # none of a window lies before the answer: 1 to 7 cycles of 2 tokens
+        (30.0, None, 256, 38 + 2 * LEAD),  # no window lies in the first cycles: 1 to 7 after them, of 2 tokens
     ],
 )
 def test_the_windows_lie_behind_as_much_text_as_the_measured_cycles_had(
@@ -270,8 +283,10 @@ def test_the_windows_lie_behind_as_much_text_as_the_measured_cycles_had(
     stretches = stretches_of(sample, 8, text_tokens)
     for stretch in stretches.values():
         first, last = ((tokens - 1) / 2 for tokens in (stretch.short, stretch.long))
-        assert stretch.text_tokens == pytest.approx(30 + len(stretch.after) + first + last, abs=2)
-        assert len(stretch.after) + stretch.long <= asked
+        assert stretch.text_tokens == pytest.approx(30 + len(stretch.pair_after) + first + last, abs=2)
+        lead = len(stretch.after) - len(stretch.pair_after)
+        assert lead == 2 * LEAD and stretch.short > 1 + lead, "both answers are past their first cycles"
+        assert len(stretch.pair_after) + stretch.long <= asked
     if behind:
         assert stretches["device"].text_tokens == pytest.approx(behind, abs=3)
 
