@@ -36,7 +36,7 @@ def warned(cells: list[dict[str, Any]], **options: Any) -> dict[str, str]:
 def test_both_halves_of_the_baseline_count_as_one_and_their_widest_pair_is_told() -> None:
     noise = cautions.launch_spreads(CELLS, arms.arms_of(CELLS))
     assert [row["cell"] for row in noise] == ["baseline", "ngram-d4"]
-    assert noise[0]["spread"] == pytest.approx(62 / 55 - 1)
+    assert noise[0]["spread"] == pytest.approx(62 / 55 - 1) and not noise[0]["explained"]
     text = warned(CELLS, noise=noise)["launches-differ"]
     assert "baseline by 12.7% (55.0 to 62.0 tok/s per stream on 3 servers)" in text and "ngram" not in text.lower()
 
@@ -106,6 +106,10 @@ def test_a_launch_whose_requests_took_longer_than_the_same_server_does_later_is_
     assert "slow-while-measured" not in warned(cells), "what a request costs once is 0.4 and 2.3 % here"
     text = warned([*cells, cell("standalone-s5", 6.43, cycle_ms=6.96)])["slow-while-measured"]
     assert text.startswith("standalone-s5, restart 1:") and "6.96 ms" in text and "6.43 ms" in text
+    fresh = {**cell("standalone-s5", 6.43, cycle_ms=6.45), "restart": 1, "tok_s": 92.0}
+    slow = cell("standalone-s5", 6.43, cycle_ms=6.96)
+    (spread,) = cautions.launch_spreads([*cells, slow, fresh], arms.arms_of([*cells, slow, fresh]))
+    assert spread["explained"] and "the machine being slow while restart 1 was measured" in spread["rates"]
     longer = cell("standalone-s5", 6.43, text_tokens=60.0, cycle_ms=6.96)
     assert "slow-while-measured" not in warned([*cells, longer]), "a cycle behind less text is shorter"
     later_slower = [cell("baseline", 5.70, step_ms=4.59), cells[1]]

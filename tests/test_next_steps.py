@@ -53,12 +53,14 @@ def test_too_few_prompts_ask_for_prompts_and_not_for_restarts(tmp_path: Path) ->
     assert int(first["step"].split()[1]) >= 4 and "restarts" not in first["how"]
 
 
-def test_loud_launches_are_looked_into_while_the_verdict_is_open() -> None:
-    noise = [{"cell": "x", "drafter": "X", "spread": 0.36, "rates": "243, 332 tok/s per stream"}]
+@pytest.mark.parametrize(("explained", "first_words"), [(False, "Find out why"), (True, "Measure again:")])
+def test_loud_launches_are_looked_into_while_the_verdict_is_open(explained: bool, first_words: str) -> None:
+    rates = "243, 332 tok/s per stream"
+    noise = [{"cell": "x", "drafter": "X", "spread": 0.36, "rates": rates, "explained": explained}]
     pinned = {"accept_length_pinned": 2.0, "break_even": {"estimate": 1.2}}
     steps = next_steps.next_steps({"best": None}, [pinned], None, None, {"random_weights": True}, noise=noise)
     assert [row["step"].partition(" in the same")[0] for row in steps] == [
-        "Measure the accept length", "Find out why launches of X differ by 36%",
+        "Measure the accept length", f"{first_words} launches of X differ by 36%",
     ]  # fmt: skip
     assert "trained weights" in steps[0]["step"] and "243, 332" in steps[1]["brings"]
 

@@ -58,8 +58,10 @@ def warn(
 
 def launch_spreads(cells: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> list[dict[str, Any]]:
     """Per cell with several launches (both halves of the baseline's A/A pair are one): ``spread``, the fastest over the
-    slowest less 1, and the ``rates`` in words; the widest first."""
-    rates: dict[str, list[float]] = {}
+    slowest less 1, the ``rates`` in words, and ``explained``, whether it is known why the slowest is slow, which is
+    then among the words; the widest first."""
+    launches: dict[str, list[Mapping[str, Any]]] = {}
+    slow = {(each["cell"], each["restart"]) for each in disturbances.slow_launches(cells)}
     names, words = {}, in_words(arms)
     baselines = {
         (arm.variant, arm.condition): arm.name for arm in arms.values() if not arm.speculates and not arm.is_twin
@@ -69,17 +71,18 @@ def launch_spreads(cells: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) 
         cell = baselines.get((arm.variant, arm.condition), arm.name) if arm.is_twin else arm.name
         names[cell] = words[cell]
         if row["status"] == "ok" and row.get("tok_s"):
-            rates.setdefault(cell, []).append(row["tok_s"])
-    found = [
-        {
-            "cell": cell,
-            "drafter": names[cell],
-            "spread": max(several) / min(several) - 1,
-            "rates": f"{min(several):.1f} to {max(several):.1f} tok/s per stream on {len(several)} servers",
-        }
-        for cell, several in rates.items()
-        if len(several) > 1
-    ]
+            launches.setdefault(cell, []).append(row)
+    found = []
+    for cell, rows in launches.items():
+        if len(rows) > 1:
+            slowest, fastest = (pick(rows, key=lambda row: row["tok_s"]) for pick in (min, max))
+            told = f"{slowest['tok_s']:.1f} to {fastest['tok_s']:.1f} tok/s per stream on {len(rows)} servers"
+            explained = (slowest["cell"], slowest["restart"]) in slow
+            told += f", the machine being slow while restart {slowest['restart'] + 1} was measured" if explained else ""
+            spread = fastest["tok_s"] / slowest["tok_s"] - 1
+            found.append(
+                {"cell": cell, "drafter": names[cell], "spread": spread, "rates": told, "explained": explained}
+            )
     return sorted(found, key=lambda row: -row["spread"])
 
 

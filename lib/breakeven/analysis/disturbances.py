@@ -75,22 +75,33 @@ def slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
             yield {"code": "slow-host", "text": text}
 
 
-def slow_while_measured(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+def slow_launches(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Launches whose measured requests took longer per cycle than the same server did soon after, behind as much text
-    and not yet recorded. Told of requests that were alone in flight, and where there is another launch to go by."""
-    over: list[tuple[float, Mapping[str, Any], float, float]] = []
+    and not yet recorded: ``cell``, ``restart``, ``launch`` in words, ``measured_ms``, ``later_ms``, ``more`` as a share
+    and how much more is ``usual`` in this sweep.
+
+    Told of requests that were alone in flight, and where there is another launch to go by.
+    """
+    both: list[dict[str, Any]] = []
     for row in cells:
         later = (row.get("profile") or {}).get("untraced") or {}
         later_ms, measured_ms = later.get("cycle_ms"), row.get("cycle_ms") or row.get("step_ms")
         behind, measured_behind = later.get("text_tokens"), later.get("measured_text_tokens")
         if later_ms and measured_ms and behind and measured_behind and abs(behind - measured_behind) < SAME_TEXT:
-            over.append((measured_ms / later_ms - 1, row, measured_ms, later_ms))
-    usual = max(0.0, statistics.median_low(share for share, *_ in over)) if over else 0.0
-    for share, row, measured_ms, later_ms in over:
-        if share - usual > SLOWER:
-            text = (
-                f"{launch_in_words(row)}: its requests took {measured_ms:.2f} ms a cycle, and the same server soon "
-                f"after {later_ms:.2f} ms ({share:.1%} more; usual here: {usual:.1%}). The machine was slower while it "
-                "was measured: the cell looks slower than it is, and what it lost is counted as host and gaps"
-            )
-            yield {"code": "slow-while-measured", "text": text}
+            launch = {"cell": row["cell"], "restart": row["restart"], "launch": launch_in_words(row)}
+            more = measured_ms / later_ms - 1
+            both.append(launch | {"measured_ms": measured_ms, "later_ms": later_ms, "more": more})
+    usual = max(0.0, statistics.median_low(each["more"] for each in both)) if both else 0.0
+    return [each | {"usual": usual} for each in both if each["more"] - usual > SLOWER]
+
+
+def slow_while_measured(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """`slow_launches` as warnings."""
+    for each in slow_launches(cells):
+        text = (
+            f"{each['launch']}: its requests took {each['measured_ms']:.2f} ms a cycle, and the same server soon "
+            f"after {each['later_ms']:.2f} ms ({each['more']:.1%} more; usual here: {each['usual']:.1%}). The machine "
+            "was slower while it was measured: the cell looks slower than it is, and what it lost is counted as host "
+            "and gaps"
+        )
+        yield {"code": "slow-while-measured", "text": text}

@@ -149,11 +149,13 @@ def _steady(noise: Sequence[Row]) -> Iterable[dict[str, Any]]:
     loud = [row for row in noise if row["spread"] > 0.1]
     if loud:
         worst = max(loud, key=lambda row: row["spread"])
-        yield _step(
-            f"Find out why launches of {worst['drafter']} differ by {worst['spread']:.0%}", "measure",
-            f"how far one launch can be trusted: {worst['rates']}",
-            how="more restarts, nothing else on the machine, the server bound to cores of one socket; compare traces",
-        )  # fmt: skip
+        differ = f"launches of {worst['drafter']} differ by {worst['spread']:.0%}"
+        how = "more restarts, nothing else on the machine, the server bound to cores of one socket"
+        if worst["explained"]:
+            yield _step(f"Measure again: {differ}", "measure", worst["rates"], how=how)
+        else:
+            brings = f"how far one launch can be trusted: {worst['rates']}"
+            yield _step(f"Find out why {differ}", "measure", brings, how=f"{how}; compare traces")
 
 
 def _change(row: Row) -> dict[str, Any]:
