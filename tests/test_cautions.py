@@ -106,10 +106,16 @@ def test_a_launch_whose_requests_took_longer_than_the_same_server_does_later_is_
     assert "slow-while-measured" not in warned(cells), "what a request costs once is 0.4 and 2.3 % here"
     text = warned([*cells, cell("standalone-s5", 6.43, cycle_ms=6.96)])["slow-while-measured"]
     assert text.startswith("standalone-s5, restart 1:") and "6.96 ms" in text and "6.43 ms" in text
-    fresh = {**cell("standalone-s5", 6.43, cycle_ms=6.45), "restart": 1, "tok_s": 92.0}
+    fresh = {**cell("standalone-s5", 6.43, cycle_ms=6.45), "restart": 1, "tok_s": 86.4}
     slow = cell("standalone-s5", 6.43, cycle_ms=6.96)
     (spread,) = cautions.launch_spreads([*cells, slow, fresh], arms.arms_of([*cells, slow, fresh]))
-    assert spread["explained"] and "the machine being slow while restart 1 was measured" in spread["rates"]
+    assert spread["explained"] and "slow while standalone-s5, restart 1, was measured" in spread["rates"]
+    slower = {**slow, "tok_s": 60.0}
+    (spread,) = cautions.launch_spreads([*cells, slower, fresh], arms.arms_of([*cells, slower, fresh]))
+    assert not spread["explained"], "8 % of 44 are the machine's"
+    faster = {**slow, "tok_s": 99.0}
+    (spread,) = cautions.launch_spreads([*cells, faster, fresh], arms.arms_of([*cells, faster, fresh]))
+    assert not spread["explained"] and "slow while" not in spread["rates"], "the slowest is another one"
     longer = cell("standalone-s5", 6.43, text_tokens=60.0, cycle_ms=6.96)
     assert "slow-while-measured" not in warned([*cells, longer]), "a cycle behind less text is shorter"
     later_slower = [cell("baseline", 5.70, step_ms=4.59), cells[1]]

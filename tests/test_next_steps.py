@@ -53,16 +53,32 @@ def test_too_few_prompts_ask_for_prompts_and_not_for_restarts(tmp_path: Path) ->
     assert int(first["step"].split()[1]) >= 4 and "restarts" not in first["how"]
 
 
-@pytest.mark.parametrize(("explained", "first_words"), [(False, "Find out why"), (True, "Measure again:")])
+@pytest.mark.parametrize(("explained", "first_words"), [(False, "Find out why"), (True, "Measure more restarts:")])
 def test_loud_launches_are_looked_into_while_the_verdict_is_open(explained: bool, first_words: str) -> None:
     rates = "243, 332 tok/s per stream"
     noise = [{"cell": "x", "drafter": "X", "spread": 0.36, "rates": rates, "explained": explained}]
+    noise += [{"cell": "y", "drafter": "Y", "spread": 0.45, "rates": rates, "explained": True}] * (not explained)
     pinned = {"accept_length_pinned": 2.0, "break_even": {"estimate": 1.2}}
     steps = next_steps.next_steps({"best": None}, [pinned], None, None, {"random_weights": True}, noise=noise)
     assert [row["step"].partition(" in the same")[0] for row in steps] == [
         "Measure the accept length", f"{first_words} launches of X differ by 36%",
     ]  # fmt: skip
     assert "trained weights" in steps[0]["step"] and "243, 332" in steps[1]["brings"]
+
+
+def test_a_launch_that_was_slow_while_measured_is_the_reason_where_launches_differ_by_it(tmp_path: Path) -> None:
+    synthetic.sweep(tmp_path, {"ngram-d4": (2.0, 1.99)}, noise=0.02)
+    content = artifacts.read_json(tmp_path / "cells.json")
+    for row in content["cells"]:
+        row["profile"] = {"untraced": {"cycle_ms": 9.0, "text_tokens": 90.0, "measured_text_tokens": 90.0}}
+        row |= {"tok_s": 60.0, "step_ms" if row["cell"] == "baseline" else "cycle_ms": 9.0}
+        if (row["cell"], row["restart"]) == ("ngram-d4", 1):
+            row |= {"tok_s": 60.0 / 1.3, "cycle_ms": 1.3 * 9.0}
+    artifacts.write_json(tmp_path / "cells.json", content)
+    result = analyse(tmp_path)
+    step = next(row for row in result["next_steps"] if row["step"].startswith("Measure more restarts"))
+    assert "the machine being slow while ngram-d4, restart 2, was measured" in step["brings"]
+    assert result["warnings"][0]["code"] == "launches-differ", "the one on the first screen"
 
 
 @pytest.mark.parametrize("left_out", [[], [{"option": "o", "why": "measured, -6.4%"}]])

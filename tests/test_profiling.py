@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
@@ -73,8 +73,8 @@ def profile_of(
 
 
 class Answering:
-    """A server that takes 9 ms once per request, 12 if it is of few cycles, and for the n-th cycle of two tokens 6 ms
-    and n times 20 us."""
+    """A server that takes 9 ms once per request, 12 for less than four cycles, and for the n-th cycle of two tokens
+    6 ms and n times 20 us."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -92,7 +92,7 @@ class Answering:
             "verify_ct": cycles,
             "completion_tokens": 1 + 2 * cycles,
             "prompt_tokens": 30,
-            "decode_s": (0.009 if cycles >= LEAD else 0.012) + cycles / 1000 * mean_ms(range(before, before + cycles)),
+            "decode_s": (0.009 if cycles >= 4 else 0.012) + cycles / 1000 * mean_ms(range(before, before + cycles)),
             "output_ids": list(range(1 + 2 * cycles)),
         }
 
@@ -180,17 +180,17 @@ def test_disturbed_short_answers_make_no_round_the_quickest(monkeypatch: pytest.
 
     def generate(self: Answering, prompt: Prompt, **options: Any) -> dict[str, Any]:
         sample = measured(self, prompt, **options)
-        disturbed = len(self.asked) <= 8 and prompt.max_new_tokens == 3
-        slow = len(self.asked) <= 24 and prompt.max_new_tokens > 3
+        disturbed = len(self.asked) <= 8 and prompt.max_new_tokens == 19
+        slow = len(self.asked) <= 24 and prompt.max_new_tokens > 19
         return sample | {"decode_s": sample["decode_s"] * (1.3 if disturbed else 1.2 if slow else 1.0)}
 
     monkeypatch.setattr(Answering, "generate", generate)
     monkeypatch.setattr(untraced, "BETWEEN_ROUNDS_S", 0.0)
     client: Any = Answering()
-    stretches = {"device": untraced.Stretch(long=15, short=3), "host": untraced.Stretch(long=129, short=33)}
+    stretches = {"device": untraced.Stretch(long=31, short=19), "host": untraced.Stretch(long=129, short=33)}
     prompt = Prompt("p", "k", "Hello", 256)
     found = untraced.before_recording(client, prompt, stretches, Measured(6.5))
-    assert found["rounds"] == 2 and found["cycle_ms"] == pytest.approx(mean_ms(range(1, 7)))
+    assert found["rounds"] == 2 and found["cycle_ms"] == pytest.approx(mean_ms(range(9, 15)))
 
 
 @pytest.mark.parametrize(("longer", "rounds"), [(0.98, 1), (1.015, 1), (1.05, 3)])
@@ -199,8 +199,8 @@ def test_pairs_are_taken_again_where_the_host_slowed_down_since_not_where_two_me
 ) -> None:
     monkeypatch.setattr(untraced, "BETWEEN_ROUNDS_S", 0.0)
     client: Any = Answering()
-    stretches = {"device": untraced.Stretch(long=15, short=3)}
-    measured = Measured(mean_ms(range(1, 7)) / longer)
+    stretches = {"device": untraced.Stretch(long=31, short=19)}
+    measured = Measured(mean_ms(range(9, 15)) / longer)
     assert untraced.before_recording(client, Prompt("p", "k", "Hello", 256), stretches, measured)["rounds"] == rounds
 
 
@@ -208,9 +208,9 @@ def test_a_round_that_tells_no_cycle_loses_none_that_did(monkeypatch: pytest.Mon
     alike = untraced.Stretch(long=3, short=3)
     client: Any = Answering()
     prompt = Prompt("p", "k", "Hello", 256)
-    stretches = {"device": untraced.Stretch(long=15, short=3), "host": alike}
+    stretches = {"device": untraced.Stretch(long=31, short=19), "host": alike}
     found = untraced.before_recording(client, prompt, stretches, UNMEASURED)
-    assert found["cycle_ms"] == pytest.approx(mean_ms(range(1, 7))) and found["host_cycle_ms"] is None
+    assert found["cycle_ms"] == pytest.approx(mean_ms(range(9, 15))) and found["host_cycle_ms"] is None
     assert held_against(found, 6.0, 6.1)["nearer"] == "device"
     assert untraced.before_recording(client, prompt, {"device": alike, "host": alike}, UNMEASURED) == {}
     assert untraced.before_recording(client, prompt, {}, UNMEASURED) == {}
@@ -284,11 +284,39 @@ def test_the_windows_lie_behind_as_much_text_as_the_measured_cycles_had(
     for stretch in stretches.values():
         first, last = ((tokens - 1) / 2 for tokens in (stretch.short, stretch.long))
         assert stretch.text_tokens == pytest.approx(30 + len(stretch.pair_after) + first + last, abs=2)
-        lead = len(stretch.after) - len(stretch.pair_after)
-        assert lead == 2 * LEAD and stretch.short > 1 + lead, "both answers are past their first cycles"
+        assert stretch.short > 1 + 2 * LEAD, "both answers are past their first cycles"
         assert len(stretch.pair_after) + stretch.long <= asked
     if behind:
         assert stretches["device"].text_tokens == pytest.approx(behind, abs=3)
+
+
+@example(cycles=14, per_cycle=2.5, steps=4, text_tokens=2000.0)  # halves, rounded up twice
+@given(
+    cycles=st.integers(1, 120),
+    per_cycle=st.one_of(st.just(1.0), st.floats(1.0, 7.0)),
+    steps=st.integers(3, 64),
+    text_tokens=st.one_of(st.none(), st.floats(0, 2000)),
+)
+def test_pairs_span_the_window_s_cycles_within_the_answer_and_past_its_first_ones_where_it_is_long_enough(
+    cycles: int, per_cycle: float, steps: int, text_tokens: float | None
+) -> None:
+    tokens = 1 + round(cycles * per_cycle)
+    told = {"verify_ct": None if per_cycle == 1 else cycles, "completion_tokens": tokens, "decode_s": 1.0}
+    sample = {**told, "prompt_tokens": 30, "output_ids": list(range(tokens))}
+    per_cycle = (tokens - 1) / cycles
+    for whose, stretch in stretches_of(sample, steps, text_tokens).items():
+        window, left_out = (steps - 1, 0) if whose == "device" else (64, 16)
+        lead = (len(stretch.after) - len(stretch.pair_after)) / per_cycle
+        counted = min(window, cycles)
+        first = max(1, left_out * counted // window)
+        assert stretch.long + len(stretch.pair_after) <= tokens
+        assert stretch.after[: len(stretch.pair_after)] == stretch.pair_after
+        assert (stretch.long - stretch.short) / per_cycle == pytest.approx(counted - first, abs=1.01)
+        assert (stretch.short - 1) / per_cycle == pytest.approx(lead + first, abs=1.01)
+        if cycles >= window + LEAD:
+            assert (stretch.short - 1) / per_cycle >= LEAD
+        else:
+            assert lead <= max(0, cycles - window) + 1.01
 
 
 def test_a_window_goes_on_from_what_was_answered_before_within_the_answer_s_length(

@@ -58,10 +58,10 @@ def warn(
 
 def launch_spreads(cells: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> list[dict[str, Any]]:
     """Per cell with several launches (both halves of the baseline's A/A pair are one): ``spread``, the fastest over the
-    slowest less 1, the ``rates`` in words, and ``explained``, whether it is known why the slowest is slow, which is
-    then among the words; the widest first."""
+    slowest less 1, and the ``rates`` in words, among them that the machine was slow while the slowest was measured;
+    ``explained`` where that is all of the spread but a tie. The widest first."""
     launches: dict[str, list[Mapping[str, Any]]] = {}
-    slow = {(each["cell"], each["restart"]) for each in disturbances.slow_launches(cells)}
+    slow = {(each["cell"], each["restart"]): each for each in disturbances.slow_launches(cells)}
     names, words = {}, in_words(arms)
     baselines = {
         (arm.variant, arm.condition): arm.name for arm in arms.values() if not arm.speculates and not arm.is_twin
@@ -77,9 +77,11 @@ def launch_spreads(cells: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) 
         if len(rows) > 1:
             slowest, fastest = (pick(rows, key=lambda row: row["tok_s"]) for pick in (min, max))
             told = f"{slowest['tok_s']:.1f} to {fastest['tok_s']:.1f} tok/s per stream on {len(rows)} servers"
-            explained = (slowest["cell"], slowest["restart"]) in slow
-            told += f", the machine being slow while restart {slowest['restart'] + 1} was measured" if explained else ""
             spread = fastest["tok_s"] / slowest["tok_s"] - 1
+            explained = False
+            if then := slow.get((slowest["cell"], slowest["restart"])):
+                told += f", the machine being slow while {then['launch']}, was measured"
+                explained = (1 + spread) * (1 + then["usual"]) / (1 + then["more"]) - 1 <= TIE_BAND
             found.append(
                 {"cell": cell, "drafter": names[cell], "spread": spread, "rates": told, "explained": explained}
             )

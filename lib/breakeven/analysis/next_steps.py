@@ -148,11 +148,12 @@ def _steady(noise: Sequence[Row]) -> Iterable[dict[str, Any]]:
     """Launches of one cell that differ by more than a tenth hide any smaller effect."""
     loud = [row for row in noise if row["spread"] > 0.1]
     if loud:
-        worst = max(loud, key=lambda row: row["spread"])
+        worst = max(loud, key=lambda row: (not row["explained"], row["spread"]))
         differ = f"launches of {worst['drafter']} differ by {worst['spread']:.0%}"
         how = "more restarts, nothing else on the machine, the server bound to cores of one socket"
         if worst["explained"]:
-            yield _step(f"Measure again: {differ}", "measure", worst["rates"], how=how)
+            brings = f"figures in which the slow launch weighs less: {worst['rates']}"
+            yield _step(f"Measure more restarts: {differ}", "measure", brings, how=how)
         else:
             brings = f"how far one launch can be trusted: {worst['rates']}"
             yield _step(f"Find out why {differ}", "measure", brings, how=f"{how}; compare traces")

@@ -53,10 +53,10 @@ def cycle_shares(
     device. So ``cycle_ms`` is that of the same cycles without a profiler (`untraced`), the parts are the device's
     work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two windows are
     held against such cycles in ``untraced``, see `held_against`: the full one, and a longer one of the host alone,
-    whose period is ``host_window_ms``. All of it lies behind as much text as the measured cycles had, see `untraced`.
-    Where no answers tell the cycle (an older release reports no times) it is the host's period. On a CPU, and where
-    there is neither, shares and cycle are those of the one full window; ``host_window`` says why the host's shows no
-    cycle.
+    whose period is ``host_window_ms``. All of it lies behind as much text as the measured cycles had, of short answers
+    up to a few cycles later, see `untraced`. Where no answers tell the cycle (an older release reports no times) it is
+    the host's period. On a CPU, and where there is neither, shares and cycle are those of the one full window;
+    ``host_window`` says why the host's shows no cycle.
 
     A window that could not be traced is ``{"profile": {"error": ...}}``: it costs the split, not the measurement. With
     ``steps`` 0 nothing is traced. ``host`` is where the server writes the trace; it comes back into ``folder``.
