@@ -153,8 +153,9 @@ def untraced_cycle(answers: Sequence[Answer]) -> dict[str, Any]:
     """The cycle that pairs of a long and a short answer to one prompt give, without a profiler.
 
     ``cycle_ms`` is the median over the pairs of ``(long - short) / (their cycles' difference)``: the cycles between the
-    two lengths alone, so that what a request costs once (its first cycles, its end being noticed) drops out.
-    ``cycles_ms``: each pair's; ``n``: the cycles between all pairs. Empty where no long answer took more cycles.
+    two lengths alone, so that what a request costs once drops out, if it costs the short answer as much as the long
+    one (see ``LEAD``). ``cycles_ms``: each pair's; ``n``: the cycles between all pairs. Empty where no long answer took
+    more cycles.
     """
     pairs = [
         (long, short) for long, short in zip(answers[::2], answers[1::2], strict=True) if long.cycles > short.cycles
