@@ -97,6 +97,14 @@ def test_two_estimates_of_a_cycle_that_differ_are_a_warning() -> None:
     assert "cycle-estimates-differ" not in warned(cells)
 
 
+def test_parts_that_do_not_add_up_to_the_traced_cycle_are_a_warning() -> None:
+    cells = [launch("ngram-d4", 0, 80.0, profile={"sum_residual": -0.2})]
+    assert "come to 120.0% of that cycle" in warned(cells)["cycle-parts-differ"]
+    assert "cycle-parts-differ" not in warned([{**cells[0], "tok_s": None}])
+    cells[0]["profile"]["sum_residual"] = -0.009  # kernels that start before their forerunners end
+    assert "cycle-parts-differ" not in warned(cells)
+
+
 def test_a_launch_whose_requests_took_longer_than_the_same_server_does_later_is_named() -> None:
     def cell(name: str, later_ms: float, text_tokens: float = 180.0, **values: Any) -> dict[str, Any]:
         untraced = {"cycle_ms": later_ms, "text_tokens": text_tokens, "measured_text_tokens": 170.0}

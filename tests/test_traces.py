@@ -34,9 +34,9 @@ def test_parts_of_a_speculative_cycle_are_those_that_the_profiler_saw() -> None:
     assert (parts["device"], parts["speculative"], parts["batches"], parts["n"]) == ("gpu", True, [1], 3)
     for name, annotation in (("verify_ms", "step[TARGET_VERIFY bs=1]"), ("draft_ms", "draft")):
         seen = profiler_says("standalone-3.trace.json.gz", annotation)
-        assert min(seen) <= parts[name] <= max(seen)
-    assert parts["verify_ms"] == pytest.approx(6.21, abs=0.01)
-    assert parts["draft_ms"] == pytest.approx(1.61, abs=0.01)
+        assert min(seen) - 1e-5 <= parts[name] <= max(seen) + 1e-5
+    assert parts["verify_ms"] == pytest.approx(6.2, abs=0.01)
+    assert parts["draft_ms"] == pytest.approx(1.59, abs=0.01)
     assert parts["draft_extend_ms"] == pytest.approx(0.29, abs=0.01)
 
 
@@ -53,7 +53,7 @@ def test_parts_add_up_to_the_cycle(name: str) -> None:
     parts = cycle_parts(read_trace(H200 / f"{name}.trace.json.gz"))
     assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
     assert parts["other_ms"] >= 0
-    assert abs(parts["sum_residual"]) < 0.03  # measured each on its own: parts, work beside them, gaps
+    assert abs(parts["sum_residual"]) < 0.001  # the kernels of the parts, work beside them, and idle time
     assert parts["host_gap_ms"] <= parts["idle_ms"] <= parts["cycle_ms"]
     low, high = parts["spread"]["cycle_ms"]
     assert low <= parts["cycle_ms"] <= high
@@ -251,6 +251,39 @@ def test_on_a_cpu_an_all_reduce_lasts_until_gloo_is_done() -> None:
     assert cycle_parts(trace_of(events))["work_ms"]["decode"]["all"] == pytest.approx(0.1 + 0.38 + 0.1)
 
 
+def test_work_that_runs_at_the_same_time_does_not_add_up_to_the_cycle() -> None:
+    events = cycles("step[VERIFY bs=1]", None)
+    for index in range(3):  # on a stream of its own, beside the verify's kernel
+        t = index * 10_000.0
+        events += launched("nvjet_sm90_z", t + 600, t + 3_000, t + 5_000, 100 + index)
+    parts = cycle_parts(trace_of(events))
+    assert parts["work_ms"]["verify"]["all"] == pytest.approx(6)
+    assert (parts["verify_ms"], parts["idle_ms"]) == (4, 4)
+    assert parts["sum_residual"] == pytest.approx(-0.2)
+
+
+def test_a_part_that_runs_twice_in_a_cycle_counts_twice() -> None:
+    events = cycles("step[VERIFY bs=1]", None)
+    for index in range(3):
+        t = index * 10_000.0
+        events.append(annotation("step[DRAFT bs=1]", t + 4_000, t + 4_500))
+        events += launched("nvjet_sm90_z", t + 4_100, t + 8_500, t + 9_500, 100 + index)
+    parts = cycle_parts(trace_of(events))
+    assert (parts["draft_ms"], parts["work_ms"]["draft"]["all"]) == (pytest.approx(3), pytest.approx(3))
+
+
+def test_a_disturbed_cycle_at_either_end_of_the_lengths_is_left_out() -> None:
+    events: list[dict[str, Any]] = []
+    clock = 0.0
+    for index, length in enumerate([12_000, 6_600, 6_500, 6_700, 0]):
+        events.append(annotation("step[DECODE bs=1]", clock, clock + 100))
+        events += launched("nvjet_sm90_x", clock + 10, clock + 200, clock + 6_000, index)
+        clock += length
+    parts = cycle_parts(trace_of(events))
+    assert parts["cycle_ms"] == pytest.approx(6.65)
+    assert parts["spread"]["cycle_ms"] == [pytest.approx(6.5), pytest.approx(12)]
+
+
 @given(
     times=st.lists(
         st.tuples(*[st.floats(1, 5_000) for _ in range(4)]),  # idle, verify, idle, draft
@@ -269,6 +302,9 @@ def test_parts_add_up_whatever_the_times_are(times: list[tuple[float, ...]]) -> 
         clock = start + draft
     parts = cycle_parts(trace_of(events))
     assert sum(parts[part] for part in PARTS) == pytest.approx(parts["cycle_ms"])
+    in_parts_ms = parts["draft_ms"] + parts["verify_ms"] + parts["draft_extend_ms"]
+    assert in_parts_ms + parts["host_gap_ms"] == pytest.approx(parts["cycle_ms"]), "of the same cycles"
+    assert parts["sum_residual"] == pytest.approx(0, abs=1e-6)
     assert parts["outside_ms"] == pytest.approx(0, abs=1e-6)
     assert parts["launched_ms"] <= parts["cycle_ms"] * (1 + 1e-9)
     assert parts["n"] == len(times) - 1

@@ -45,6 +45,7 @@ def warn(
         *disturbances.slow_hosts(cells),
         *disturbances.slow_while_measured(cells),
         *_cycle_estimates_differ(cells),
+        *_parts_do_not_add_up(cells),
         *_pinned(cells),
         *_degenerate(samples, cells),
         *_reused(samples),
@@ -147,6 +148,17 @@ def _cycle_estimates_differ(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict
                 f"the same request give differ by {abs(off):.1%} at best: what sets the pace there is not known"
             )
             yield {"code": "cycle-estimates-differ", "text": text}
+
+
+def _parts_do_not_add_up(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    for row in cells:
+        left = (row.get("profile") or {}).get("sum_residual")
+        if left is not None and abs(left) > TIE_BAND and row.get("tok_s"):
+            text = (
+                f"{launch_in_words(row)}: the work in the traced cycle's parts, the work beside them and the idle time "
+                f"come to {1 - left:.1%} of that cycle: some of it ran at the same time, and counts twice there"
+            )
+            yield {"code": "cycle-parts-differ", "text": text}
 
 
 def _failed_launches(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:

@@ -51,16 +51,19 @@ def _parts(trace: Trace) -> list[_Part]:
 
 
 def cycle_parts(trace: Trace) -> dict[str, Any]:
-    """Median milliseconds of the parts of a cycle, from one target forward to the next, and their spread.
+    """Milliseconds of the parts of a typical cycle, from one target forward to the next, and their spread over all.
 
-    Without speculation the cycle is a decode step and ``verify_ms`` is its target forward. Cycles with a prefill in
-    between are left out, and so is the last forward, whose end is not in the trace. ``other_ms`` is what the medians
-    of the parts leave of the median cycle, so the parts add up to it. What is in it was measured as well:
-    ``outside_ms``, the device's work beside all parts, and ``host_gap_ms``, when nothing ran; ``sum_residual`` is what
-    all five leave of the cycle, as a share. ``idle_ms`` is how long the device did nothing, within parts or between;
+    Each is a mean over the same cycles, the half of them of middle length, so that parts add up to ``cycle_ms``: a
+    host that slows down or gains speed within a window, which some do on an H200, leaves medians of the parts up to 5 %
+    beside the median cycle. Without speculation the cycle is a decode step and ``verify_ms`` is its target forward.
+    Cycles with a prefill in between are left out, and so is the last forward, whose end is not in the trace.
+
+    ``other_ms`` is what the parts leave of the cycle: ``outside_ms``, the device's work beside all parts, and
+    ``host_gap_ms``, when nothing ran. ``idle_ms`` is how long the device did nothing, within parts or between;
     ``launched_ms`` how long anything was under way that the host had launched, gaps within a CUDA graph included (and
-    among several GPUs the wait for a late one).
-    ``work_ms`` splits the device's busy time of each part by kind. Raises UserError when the trace holds no whole
+    among several GPUs the wait for a late one). ``work_ms`` splits the device's work in each part by kind.
+    ``sum_residual`` is the share of the cycle that this work, ``outside_ms`` and ``idle_ms`` do not account for:
+    below 0 where work of two parts, or within one, ran at the same time. Raises UserError when the trace holds no whole
     cycle.
     """
     parts = _parts(trace)
@@ -69,24 +72,32 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
     for first, following in _between(parts, anchor):
         inside = [part for part in parts if first.start_us <= part.start_us < following.start_us]
         if not any(part.kind == "prefill" for part in inside):
-            cycles.append(_cycle(trace, inside, first.start_us, following.start_us))
+            cycles.append((_cycle(trace, inside, first.start_us, following.start_us), inside))
     if not cycles:
         raise UserError("the trace holds no whole cycle; profile at least three decode steps without a new request")
-    middle = {name: statistics.median(cycle[name] for cycle in cycles) for name in cycles[0]}
-    named = ("draft_ms", "verify_ms", "draft_extend_ms")
-    in_parts_ms = sum(middle[name] for name in named)
-    work = _work_by_kind([part for part in parts if part.kind != "prefill"])
+    typical = _of_middle_length(cycles)
+    times = [times for times, _ in cycles]
+    mean = {name: statistics.fmean(cycle[name] for cycle, _ in typical) for name in times[0]}
+    work = _work_by_kind([inside for _, inside in typical])
+    worked_ms = sum(split["all"] for split in work.values())
     return {
         "device": trace.device,
         "speculative": anchor == "verify",
         "batches": sorted({part.batch for part in parts if part.kind == anchor and part.batch is not None}),
         "n": len(cycles),
-        **middle,
-        "other_ms": middle["cycle_ms"] - in_parts_ms,
-        "sum_residual": 1.0 - (in_parts_ms + middle["outside_ms"] + middle["host_gap_ms"]) / middle["cycle_ms"],
-        "spread": {name: [min(c[name] for c in cycles), max(c[name] for c in cycles)] for name in cycles[0]},
+        **mean,
+        "other_ms": mean["cycle_ms"] - mean["draft_ms"] - mean["verify_ms"] - mean["draft_extend_ms"],
+        "sum_residual": 1.0 - (worked_ms + mean["outside_ms"] + mean["idle_ms"]) / mean["cycle_ms"],
+        "spread": {name: [min(cycle[name] for cycle in times), max(cycle[name] for cycle in times)] for name in mean},
         "work_ms": work,
     }
+
+
+def _of_middle_length(cycles: list[tuple[dict[str, float], list[_Part]]]) -> list[tuple[dict[str, float], list[_Part]]]:
+    """The cycles without a quarter of them at either end of their lengths."""
+    by_length = sorted(cycles, key=lambda cycle: cycle[0]["cycle_ms"])
+    left_out = (len(cycles) + 1) // 4
+    return by_length[left_out : len(cycles) - left_out]
 
 
 def _between(parts: list[_Part], anchor: str) -> Iterable[tuple[_Part, _Part]]:
@@ -132,18 +143,14 @@ def _covered(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def _work_by_kind(parts: list[_Part]) -> dict[str, dict[str, float]]:
-    """Per part: median milliseconds of device work by kind (allreduce, attention, matmul, rest) and in all."""
-    rows: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for part in parts:
-        split = dict.fromkeys(("allreduce", "attention", "matmul", "rest"), 0.0)
+def _work_by_kind(cycles: list[list[_Part]]) -> dict[str, dict[str, float]]:
+    """Per part: mean milliseconds of device work in a cycle by kind (allreduce, attention, matmul, rest) and in all."""
+    kinds = ("allreduce", "attention", "matmul", "rest")
+    work: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(kinds, 0.0))
+    for part in itertools.chain.from_iterable(cycles):
         for span in part.work:
-            split[work_kind(span.name)] += (span.end_us - span.start_us) / 1000
-        rows[part.kind].append({**split, "all": sum(split.values())})
-    return {
-        kind: {name: statistics.median(split[name] for split in splits) for name in splits[0]}
-        for kind, splits in rows.items()
-    }
+            work[part.kind][work_kind(span.name)] += (span.end_us - span.start_us) / 1000 / len(cycles)
+    return {part: {**split, "all": sum(split.values())} for part, split in work.items()}
 
 
 def host_cycle(trace: Trace) -> dict[str, float]:
