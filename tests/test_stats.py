@@ -261,6 +261,28 @@ def test_a_bound_never_rounds_onto_the_other_side_of_1(value: float) -> None:
     assert (shown > 1) == (value > 1 + 5e-7) and (shown < 1) == (value < 1 - 5e-7)
 
 
+@given(low=st.floats(0.2, 5.0), width=st.floats(0.001, 2.0))
+def test_the_ends_of_an_interval_are_never_written_alike(low: float, width: float) -> None:
+    first, second = show.ends(low, low + width).split(" to ")
+    assert float(first) < float(second)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [
+        (1.1, 1.36, "1.10 to 1.36"),
+        (1.2362, 1.2433, "1.236 to 1.243"),
+        (1.23984, 1.24001, "1.2398 to 1.2400"),
+        (1.5, 1.5, "1.5000 to 1.5000"),
+        (0.99996, 1.2, "0.99996 to 1.20"),
+    ],
+)
+def test_a_narrow_interval_is_written_with_the_digits_that_show_its_width(
+    low: float, high: float, written: str
+) -> None:
+    assert show.ends(low, high) == written
+
+
 def test_too_few_prompts_are_not_cured_by_restarts() -> None:
     samples = sweep()
     for names in (["p000"], ["p000", "p001", "p002"]):

@@ -16,7 +16,7 @@ from breakeven.analysis.ranking import (
     reference_of,
     still_open,
 )
-from breakeven.display.show import bound
+from breakeven.display.show import ends
 
 VERDICT_WORDS = {
     "pays": "pays",
@@ -249,7 +249,7 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def range_of(interval: Row) -> str:
     """``1.10 to 1.36``, or why there is no such range."""
-    return interval.get("too_few") or f"{bound(interval['low'])} to {bound(interval['high'])}"
+    return interval.get("too_few") or ends(interval["low"], interval["high"])
 
 
 def _rates(row: Row) -> str:

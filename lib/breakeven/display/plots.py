@@ -139,7 +139,7 @@ def _same_in_words(row: Row) -> str:
     same = row.get("speedup_same_prompts")
     if not same or same.get("too_few"):
         return ""
-    ends = f"{show.bound(same['low'])} to {show.bound(same['high'])}"
+    ends = show.ends(same["low"], same["high"])
     return f", on these prompts {ends}, {row.get('verdict_same_prompts')}"
 
 

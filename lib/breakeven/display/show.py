@@ -103,7 +103,7 @@ def cell(value: Any, digits: int = 2) -> str:
             return f"{estimate} ({value['too_few']})"
         if low is None or high is None:
             return estimate
-        return f"{estimate} ({bound(low, digits)} to {bound(high, digits)})"
+        return f"{estimate} ({ends(low, high, digits)})"
     if value is None or (isinstance(value, float) and value != value):
         return "–"
     if isinstance(value, bool):
@@ -113,6 +113,12 @@ def cell(value: Any, digits: int = 2) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(cell(item, digits) for item in value)
     return printable(str(value))
+
+
+def ends(low: float, high: float, digits: int = 2) -> str:
+    """``1.10 to 1.36``: an interval's ends, with up to two more digits where nothing would lie between them."""
+    needed = next((more for more in (digits, digits + 1) if high - low >= 2 * 10**-more), digits + 2)
+    return f"{bound(low, needed)} to {bound(high, needed)}"
 
 
 def bound(value: float, digits: int = 2) -> str:
