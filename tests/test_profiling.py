@@ -117,7 +117,7 @@ def test_a_gpu_s_parts_are_its_work_within_the_unstretched_cycle(
     work = profile["work_ms"]
     assert profile["shares"]["verify"] * profile["cycle_ms"] == pytest.approx(work["verify"]["all"])
     assert 0 < profile["host_gap_ms"] < profile["cycle_ms"]
-    assert abs(profile["sum_residual"]) < 0.03
+    assert abs(profile["work_residual"]) < 0.03
     assert profile["allreduce"]["count"] == 0
     assert profile["fused"] == []
     assert profile["trace"] == "traces/launch/a.trace.json.gz"

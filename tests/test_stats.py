@@ -261,10 +261,15 @@ def test_a_bound_never_rounds_onto_the_other_side_of_1(value: float) -> None:
     assert (shown > 1) == (value > 1 + 5e-7) and (shown < 1) == (value < 1 - 5e-7)
 
 
-@given(low=st.floats(0.2, 5.0), width=st.floats(0.001, 2.0))
-def test_the_ends_of_an_interval_are_never_written_alike(low: float, width: float) -> None:
+@given(low=st.floats(0.2, 5.0), width=st.floats(0.001, 2.0), where=st.floats(0, 1))
+def test_an_interval_a_thousandth_wide_or_more_shows_its_width_around_its_estimate(
+    low: float, width: float, where: float
+) -> None:
+    interval = {"low": low, "high": low + width, "estimate": low + where * width}
     first, second = show.ends(low, low + width).split(" to ")
     assert float(first) < float(second)
+    assert float(first) - 1e-4 <= float(show.estimate_of(interval)) <= float(second) + 1e-4
+    assert show.cell(interval) == f"{show.estimate_of(interval)} ({first} to {second})"
 
 
 @pytest.mark.parametrize(

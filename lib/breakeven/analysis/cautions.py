@@ -152,7 +152,7 @@ def _cycle_estimates_differ(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict
 
 def _parts_do_not_add_up(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     for row in cells:
-        left = (row.get("profile") or {}).get("sum_residual")
+        left = (row.get("profile") or {}).get("work_residual")
         if left is not None and abs(left) > TIE_BAND and row.get("tok_s"):
             text = (
                 f"{launch_in_words(row)}: the work in the traced cycle's parts, the work beside them and the idle time "

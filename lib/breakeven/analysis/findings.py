@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from breakeven.analysis.cautions import NEAR_TIE_NATS
 from breakeven.analysis.ranking import Row, of_one_condition
 from breakeven.analysis.wording import not_compared, range_of, verdict_in_words
+from breakeven.display.show import estimate_of
 
 
 def findings(
@@ -89,7 +90,7 @@ def of_variants(variants: Sequence[Row]) -> list[str]:
     words = {"faster": "is faster than", "slower": "is slower than"}
     return [
         f"{row['drafter']} {words.get(row['outcome'], 'cannot be told from')} {row['against']}: "
-        f"{row['speedup']['estimate']:.2f} times its rate ({range_of(row['speedup'])})"
+        f"{estimate_of(row['speedup'])} times its rate ({range_of(row['speedup'])})"
         f"{_launch_noise(row)}."
         for row in variants
         if row["speedup"] and not row["speculates"]

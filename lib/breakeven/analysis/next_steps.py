@@ -13,6 +13,7 @@ from typing import Any
 from breakeven.analysis import columns
 from breakeven.analysis.ranking import BASELINE, DECIDED, reference_of
 from breakeven.analysis.wording import range_of
+from breakeven.display.show import digits_for
 from breakeven.stats.conclusions import FEWEST_PROMPTS
 
 Row = Mapping[str, Any]
@@ -90,7 +91,9 @@ def _use(best: Row, fastest: str | None, rivals: Sequence[str], serve: str) -> I
         yield _step("Measure on 3 fresh servers each", "measure", brings, how="the same file with -p restarts=3")
         serve = "Until then, serve"
     if best["verdict"] == "pays":
-        brings = f"{ratio['estimate'] - 1:+.0%} ({ratio['low'] - 1:+.0%} to {ratio['high'] - 1:+.0%}) over {reference}"
+        digits = digits_for(100 * ratio["low"], 100 * ratio["high"], digits=0)
+        gain, low, high = (f"{ratio[name] - 1:+.{digits}%}" for name in ("estimate", "low", "high"))
+        brings = f"{gain} ({low} to {high}) over {reference}"
         if rivals:
             more = f" and {len(rivals) - 2} more" if len(rivals) > 2 else ""
             pay = "pays" if len(rivals) == 1 else "pay"

@@ -16,7 +16,7 @@ from breakeven.analysis.ranking import (
     reference_of,
     still_open,
 )
-from breakeven.display.show import ends
+from breakeven.display.show import ends, estimate_of
 
 VERDICT_WORDS = {
     "pays": "pays",
@@ -100,7 +100,7 @@ def _costs_alone(pinned: Sequence[Row], how: str, level: float, noise: Sequence[
         needed = row["break_even"]
         sure = "" if needed["too_few"] else f" ({range_of(needed)})"
         beside = "" if reference_of(row) == BASELINE else f" with {reference_of(row)}"
-        return f"{row['drafter']} breaks even{beside} at {needed['estimate']:.2f} tokens per verify{sure}"
+        return f"{row['drafter']} breaks even{beside} at {estimate_of(needed)} tokens per verify{sure}"
 
     first, *others = by_condition(pinned)
     lengths = ", ".join(f"{each:g}" for each in sorted({row["accept_length_pinned"] for row in pinned}))
@@ -171,7 +171,7 @@ def _open_in_words(others: Sequence[Row], best: Row) -> str:
     if not others:
         return ""
     shown = [(row["drafter"], deciding_interval(row, decided_key(best))) for row in others[:2]]
-    told = [f"{name} ({each['estimate']:.2f} times, {range_of(each)})" for name, each in shown]
+    told = [f"{name} ({estimate_of(each)} times, {range_of(each)})" for name, each in shown]
     told += [f"{len(others) - 2} more"] if len(others) > 2 else []
     return f"; open: {', '.join(told)}"
 
@@ -276,7 +276,7 @@ def _lengths(row: Row) -> str:
 def _judged_range(row: Row) -> str:
     """The interval that the verdict in words rests on."""
     interval = deciding_interval(row, decided_key(row))
-    return f"{interval['estimate']:.2f} times {reference_of(row)} ({range_of(interval)})"
+    return f"{estimate_of(interval)} times {reference_of(row)} ({range_of(interval)})"
 
 
 def _open(interval: Row) -> str:
@@ -288,4 +288,4 @@ def _open(interval: Row) -> str:
 def _times(interval: Row, level: float) -> str:
     if interval.get("too_few"):
         return f"{interval['estimate']:.2f} times ({interval['too_few']})"
-    return f"{interval['estimate']:.2f} times ({100 * level:g} % interval {range_of(interval)})"
+    return f"{estimate_of(interval)} times ({100 * level:g} % interval {range_of(interval)})"

@@ -98,12 +98,11 @@ def cell(value: Any, digits: int = 2) -> str:
         if value.get("estimate") is None:
             return "–"
         low, high = value.get("low"), value.get("high")
-        estimate = cell(value["estimate"], digits)
         if value.get("too_few"):
-            return f"{estimate} ({value['too_few']})"
+            return f"{cell(value['estimate'], digits)} ({value['too_few']})"
         if low is None or high is None:
-            return estimate
-        return f"{estimate} ({ends(low, high, digits)})"
+            return cell(value["estimate"], digits)
+        return f"{estimate_of(value, digits)} ({ends(low, high, digits)})"
     if value is None or (isinstance(value, float) and value != value):
         return "–"
     if isinstance(value, bool):
@@ -115,10 +114,22 @@ def cell(value: Any, digits: int = 2) -> str:
     return printable(str(value))
 
 
+def estimate_of(interval: Mapping[str, Any], digits: int = 2) -> str:
+    """An interval's estimate, with as many digits as its `ends`, between which it then lies."""
+    if interval.get("too_few") or interval.get("low") is None or interval.get("high") is None:
+        return f"{interval['estimate']:.{digits}f}"
+    return f"{interval['estimate']:.{digits_for(interval['low'], interval['high'], digits)}f}"
+
+
 def ends(low: float, high: float, digits: int = 2) -> str:
-    """``1.10 to 1.36``: an interval's ends, with up to two more digits where nothing would lie between them."""
-    needed = next((more for more in (digits, digits + 1) if high - low >= 2 * 10**-more), digits + 2)
-    return f"{bound(low, needed)} to {bound(high, needed)}"
+    """``1.10 to 1.36``: the ends of an interval, with the digits that show its width, see `digits_for`."""
+    digits = digits_for(low, high, digits)
+    return f"{bound(low, digits)} to {bound(high, digits)}"
+
+
+def digits_for(low: float, high: float, digits: int = 2) -> int:
+    """So many decimals, or one or two more, that another figure can be written between an interval's ends."""
+    return next((more for more in (digits, digits + 1) if high - low >= 1.99 * 10**-more), digits + 2)
 
 
 def bound(value: float, digits: int = 2) -> str:

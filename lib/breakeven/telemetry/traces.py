@@ -30,6 +30,13 @@ class _Part:
     work: list[Span]
 
 
+def _kinds(trace: Trace) -> list[str]:
+    """Of which part each annotation is: verify | draft | draft_extend | decode | prefill."""
+    kinds = [(kind_of(annotation.name) or ("prefill", None))[0] for annotation in trace.annotations]
+    # before 0.5.23 a drafter's own step has the name of a decode step
+    return [kind if kind != "decode" or "verify" not in kinds else "draft" for kind in kinds]
+
+
 def _parts(trace: Trace) -> list[_Part]:
     """The parts as the device ran them, by start: on a GPU from the first kernel of each to the end of its last."""
     launched: dict[int, list[Span]] = defaultdict(list)
@@ -37,11 +44,8 @@ def _parts(trace: Trace) -> list[_Part]:
         if index is not None:
             launched[index].append(span)
     parts = []
-    speculative = any(part.name.startswith(("step[TARGET_VERIFY", "step[VERIFY")) for part in trace.annotations)
-    for index, annotation in enumerate(trace.annotations):
-        kind, batch = kind_of(annotation.name) or ("prefill", None)
-        if kind == "decode" and speculative:
-            kind = "draft"  # before 0.5.23 a drafter's own step has the name of a decode step
+    for index, (annotation, kind) in enumerate(zip(trace.annotations, _kinds(trace), strict=True)):
+        batch = (kind_of(annotation.name) or ("", None))[1]
         work = launched.get(index, [])
         if trace.device == "cpu":
             parts.append(_Part(kind, batch, annotation.start_us, annotation.end_us, work))
@@ -50,35 +54,47 @@ def _parts(trace: Trace) -> list[_Part]:
     return sorted(parts, key=lambda part: part.start_us)
 
 
+@dataclass(frozen=True)
+class _Cycle:
+    """From one target forward to the next, in ms."""
+
+    times: dict[str, float]
+    work: dict[str, dict[str, float]]  # of each part by kind of work, and beside all parts
+
+
+BESIDE = "beside"
+KINDS = ("allreduce", "attention", "matmul", "rest")
+
+
 def cycle_parts(trace: Trace) -> dict[str, Any]:
     """Milliseconds of the parts of a typical cycle, from one target forward to the next, and their spread over all.
 
-    Each is a mean over the same cycles, the half of them of middle length, so that parts add up to ``cycle_ms``: a
-    host that slows down or gains speed within a window, which some do on an H200, leaves medians of the parts up to 5 %
-    beside the median cycle. Without speculation the cycle is a decode step and ``verify_ms`` is its target forward.
-    Cycles with a prefill in between are left out, and so is the last forward, whose end is not in the trace.
+    Times are means over the same cycles, the third of middle length, so that the parts add up to ``cycle_ms``: a host
+    that slows down or gains speed within the window, which some do on an H200, leaves medians of each up to 5 % beside
+    the median cycle. Without speculation the cycle is a decode step and ``verify_ms`` is its target forward. Cycles
+    with a prefill in between are left out, and so is the last forward, whose end is not in the trace.
 
     ``other_ms`` is what the parts leave of the cycle: ``outside_ms``, the device's work beside all parts, and
-    ``host_gap_ms``, when nothing ran. ``idle_ms`` is how long the device did nothing, within parts or between;
-    ``launched_ms`` how long anything was under way that the host had launched, gaps within a CUDA graph included (and
-    among several GPUs the wait for a late one). ``work_ms`` splits the device's work in each part by kind.
-    ``sum_residual`` is the share of the cycle that this work, ``outside_ms`` and ``idle_ms`` do not account for:
-    below 0 where work of two parts, or within one, ran at the same time. Raises UserError when the trace holds no whole
-    cycle.
+    ``host_gap_ms``, when nothing ran. ``idle_ms`` is how long the device did nothing, within parts or between.
+
+    What the device did hardly varies, but where one GPU waits for a late one: ``work_ms``, the work in a cycle of each
+    part by kind, and ``launched_ms``, how long anything was under way that the host had launched (gaps within a CUDA
+    graph included), are medians over all cycles. ``work_residual`` is what this work, that beside all parts and
+    ``idle_ms`` leave of the cycle, as a share: below 0 where some of it ran at the same time. Raises UserError when the
+    trace holds no whole cycle.
     """
     parts = _parts(trace)
     anchor = "verify" if any(part.kind == "verify" for part in parts) else "decode"
     cycles = []
     for first, following in _between(parts, anchor):
         inside = [part for part in parts if first.start_us <= part.start_us < following.start_us]
-        if not any(part.kind == "prefill" for part in inside):
-            cycles.append((_cycle(trace, inside, first.start_us, following.start_us), inside))
+        if inside and not any(part.kind == "prefill" for part in inside):
+            cycles.append(_cycle(trace, inside, first.start_us, following.start_us))
     if not cycles:
         raise UserError("the trace holds no whole cycle; profile at least three decode steps without a new request")
     typical = _of_middle_length(cycles)
-    times = [times for times, _ in cycles]
-    mean = {name: statistics.fmean(cycle[name] for cycle, _ in typical) for name in times[0]}
-    work = _work_by_kind([inside for _, inside in typical])
+    mean = {name: statistics.fmean(cycle.times[name] for cycle in typical) for name in cycles[0].times}
+    work = _median_work(cycles)
     worked_ms = sum(split["all"] for split in work.values())
     return {
         "device": trace.device,
@@ -87,25 +103,35 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
         "n": len(cycles),
         **mean,
         "other_ms": mean["cycle_ms"] - mean["draft_ms"] - mean["verify_ms"] - mean["draft_extend_ms"],
-        "sum_residual": 1.0 - (worked_ms + mean["outside_ms"] + mean["idle_ms"]) / mean["cycle_ms"],
-        "spread": {name: [min(cycle[name] for cycle in times), max(cycle[name] for cycle in times)] for name in mean},
-        "work_ms": work,
+        "launched_ms": statistics.median(cycle.times["launched_ms"] for cycle in cycles),
+        "work_residual": 1.0 - (worked_ms + mean["idle_ms"]) / mean["cycle_ms"],
+        "spread": {name: [f(cycle.times[name] for cycle in cycles) for f in (min, max)] for name in mean},
+        "work_ms": {part: split for part, split in work.items() if part != BESIDE},
     }
 
 
-def _of_middle_length(cycles: list[tuple[dict[str, float], list[_Part]]]) -> list[tuple[dict[str, float], list[_Part]]]:
-    """The cycles without a quarter of them at either end of their lengths."""
-    by_length = sorted(cycles, key=lambda cycle: cycle[0]["cycle_ms"])
-    left_out = (len(cycles) + 1) // 4
-    return by_length[left_out : len(cycles) - left_out]
+def _of_middle_length(cycles: list[_Cycle]) -> list[_Cycle]:
+    """The cycles without a third of them at either end of their lengths."""
+    left_out = len(cycles) // 3
+    return sorted(cycles, key=lambda cycle: cycle.times["cycle_ms"])[left_out : len(cycles) - left_out]
+
+
+def _median_work(cycles: list[_Cycle]) -> dict[str, dict[str, float]]:
+    """Per part: median milliseconds of device work in a cycle by kind and in ``all``."""
+    parts = dict.fromkeys(part for cycle in cycles for part in cycle.work)
+    none = dict.fromkeys((*KINDS, "all"), 0.0)
+    return {
+        part: {kind: statistics.median(cycle.work.get(part, none)[kind] for cycle in cycles) for kind in none}
+        for part in parts
+    }
 
 
 def _between(parts: list[_Part], anchor: str) -> Iterable[tuple[_Part, _Part]]:
     return itertools.pairwise(part for part in parts if part.kind == anchor)
 
 
-def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) -> dict[str, float]:
-    """One cycle's times in ms. Parts that overlap on the device count once, for the earlier of them."""
+def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) -> _Cycle:
+    """One cycle. Parts that overlap on the device count once, for the earlier of them; work counts where it began."""
     totals = dict.fromkeys(("draft_ms", "verify_ms", "draft_extend_ms"), 0.0)
     reached_us = start_us
     spans = []
@@ -124,7 +150,7 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         for span in trace.launches
         if span.end_us > start_us and span.start_us < end_us
     ]
-    return {
+    times = {
         "cycle_ms": cycle_us / 1000,
         **totals,
         "launched_ms": _covered(launched) / 1000,
@@ -132,6 +158,7 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         "host_gap_ms": (cycle_us - _covered([*busy, *spans])) / 1000,
         "outside_ms": (_covered([*busy, *spans]) - _covered(spans)) / 1000,
     }
+    return _Cycle(times, _work_by_kind(trace.work[first:last], _kinds(trace), end_us))
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
@@ -143,14 +170,16 @@ def _covered(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def _work_by_kind(cycles: list[list[_Part]]) -> dict[str, dict[str, float]]:
-    """Per part: mean milliseconds of device work in a cycle by kind (allreduce, attention, matmul, rest) and in all."""
-    kinds = ("allreduce", "attention", "matmul", "rest")
-    work: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(kinds, 0.0))
-    for part in itertools.chain.from_iterable(cycles):
-        for span in part.work:
-            work[part.kind][work_kind(span.name)] += (span.end_us - span.start_us) / 1000 / len(cycles)
-    return {part: {**split, "all": sum(split.values())} for part, split in work.items()}
+def _work_by_kind(
+    work: Iterable[tuple[Span, int | None]], kinds: list[str], end_us: float
+) -> dict[str, dict[str, float]]:
+    """Per part, and beside all: milliseconds of one cycle's device work by kind (allreduce, attention, matmul, rest)
+    and in all, up to the cycle's end."""
+    parts: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(KINDS, 0.0))
+    for span, index in work:
+        part = BESIDE if index is None else kinds[index]
+        parts[part][work_kind(span.name)] += (min(span.end_us, end_us) - span.start_us) / 1000
+    return {part: {**split, "all": sum(split.values())} for part, split in parts.items()}
 
 
 def host_cycle(trace: Trace) -> dict[str, float]:

@@ -48,8 +48,8 @@ def cycle_shares(
     """Trace ``steps`` forward passes of one request (its prefill is the first) and split the cycle into its parts.
 
     Returns ``{"profile": {"shares": {part: 0..1}, "cycle_ms", "host_gap_ms", "n", "device", "work_ms", "launched_ms",
-    "sum_residual", "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording stretches the cycle: a
-    GPU's kernels by 1.01 to 2.2 on an H200, and even the host alone by up to 1.37, where it is nearly as slow as the
+    "work_residual", "traced_cycle_ms", "allreduce", "fused", "trace"}}``; see `traces`. Recording stretches the cycle:
+    a GPU's kernels by 1.01 to 2.2 on an H200, and even the host alone by up to 1.37, where it is nearly as slow as the
     device. So ``cycle_ms`` is that of the same cycles without a profiler (`untraced`), the parts are the device's
     work, and ``host_gap_ms`` is how much of the cycle nothing was under way that the host had launched. Two windows are
     held against such cycles in ``untraced``, see `held_against`: the full one, and a longer one of the host alone,
@@ -85,7 +85,7 @@ def cycle_shares(
         "device": parts["device"],
         "work_ms": parts["work_ms"],
         "launched_ms": parts["launched_ms"],
-        "sum_residual": parts["sum_residual"],
+        "work_residual": parts["work_residual"],
         "traced_cycle_ms": parts["cycle_ms"],
         "allreduce": traces.allreduce(trace),
         "fused": traces.fused_kernels(trace),
