@@ -93,3 +93,20 @@ def test_arms_that_cant_be_told_from_the_best_are_named_where_it_is_recommended(
     rival = {"4": "6", "6": "4"}[first["step"].split()[4]]
     told = f"not shown to be faster than NGRAM with {rival} draft tokens, which pays on these prompts too"
     assert told in first["brings"]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "brings"),
+    [
+        (1.34, 1.12, 1.60, "+34% (+12% to +60%) over the baseline"),
+        (1.2398, 1.2362, 1.2433, "+24.0% (+23.6% to +24.3%) over the baseline"),
+        (1.013, 1.004, 1.0254, "+1.3% (+0.4% to +2.5%) over the baseline"),
+    ],
+)
+def test_a_gain_is_written_with_the_digits_that_its_interval_needs(
+    estimate: float, low: float, high: float, brings: str
+) -> None:
+    speedup = {"estimate": estimate, "low": low, "high": high}
+    best = {"speedup": speedup, "verdict": "pays", "assumed_launch_sd": None, "drafter": "EAGLE3", "cell": "eagle3"}
+    (step,) = next_steps._use(best, "eagle3", [], "Serve")
+    assert step["brings"] == brings

@@ -322,6 +322,45 @@ def test_work_that_runs_alone_counts_once_wherever_it_runs(begins: int) -> None:
     assert parts["work_residual"] == pytest.approx(0, abs=1e-9)
 
 
+def test_work_that_runs_on_into_the_next_cycle_is_no_idle_time_there() -> None:
+    events: list[dict[str, Any]] = []
+    for index in range(6):
+        t = index * 10_000.0
+        events += [annotation("step[VERIFY bs=1]", t, t + 100), annotation("draft", t + 200, t + 300)]
+        events += launched("Memcpy", t + 10, t + 1_000, t + 1_001, 3 * index)  # opens the cycle
+        events += launched("nvjet_sm90_x", t + 20, t + 3_000, t + 6_000, 3 * index + 1)
+        events += launched("nvjet_sm90_y", t + 210, t + 8_000, t + 12_500, 3 * index + 2)
+    parts = cycle_parts(trace_of(events))
+    assert parts["work_ms"]["draft"]["all"] == pytest.approx(4.5)
+    assert parts["idle_ms"] == pytest.approx(2.5)
+    assert parts["work_residual"] == pytest.approx(0, abs=0.001)
+
+
+def test_a_part_of_some_cycles_counts_with_their_share() -> None:
+    events = cycles("step[VERIFY bs=1]", None, n=6)
+    for t in (10_000.0, 30_000.0):  # of five cycles two
+        events.append(annotation("step[DRAFT_EXTEND bs=1]", t + 4_200, t + 4_900))
+        events += launched("nvjet_sm90_z", t + 4_300, t + 9_000, t + 10_000, 500 + int(t))
+    work = cycle_parts(trace_of(events))["work_ms"]
+    assert work["draft_extend"]["all"] == pytest.approx(0.4)
+    assert work["verify"]["all"] == pytest.approx(4)
+
+
+@given(
+    periods=st.lists(st.floats(5.5, 9), min_size=4, max_size=9), waits=st.lists(st.floats(0, 1), min_size=9, max_size=9)
+)
+def test_cycles_that_each_add_up_leave_nothing(periods: list[float], waits: list[float]) -> None:
+    events: list[dict[str, Any]] = []
+    clock = 0.0
+    for index, period in enumerate(periods):
+        events.append(annotation("step[DECODE bs=1]", clock, clock + 100))
+        events += launched("nvjet_sm90_x", clock + 10, clock + 200, clock + 4_200, 2 * index)
+        end = clock + 4_300 + 1000 * waits[index]
+        events += launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", clock + 20, clock + 4_200, end, 2 * index + 1)
+        clock += 1000 * period
+    assert cycle_parts(trace_of(events))["work_residual"] == pytest.approx(0, abs=1e-6)
+
+
 @given(times=st.tuples(*[st.floats(1, 5_000) for _ in range(4)]), n=st.integers(2, 9))
 def test_work_and_idle_time_make_up_a_cycle(times: tuple[float, ...], n: int) -> None:
     gap, verify, wait, draft = times

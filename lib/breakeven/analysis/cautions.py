@@ -155,8 +155,8 @@ def _parts_do_not_add_up(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[st
         left = (row.get("profile") or {}).get("work_residual")
         if left is not None and abs(left) > TIE_BAND and row.get("tok_s"):
             text = (
-                f"{launch_in_words(row)}: the work in the traced cycle's parts, the work beside them and the idle time "
-                f"come to {1 - left:.1%} of that cycle: what the report shows of its parts is off by as much"
+                f"{launch_in_words(row)}: the work in a traced cycle's parts, the work beside them and the idle time "
+                f"come to {1 - left:.1%} of it: some ran at the same time, so that parts of that cycle look too large"
             )
             yield {"code": "cycle-parts-differ", "text": text}
 

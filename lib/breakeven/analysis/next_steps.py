@@ -91,7 +91,7 @@ def _use(best: Row, fastest: str | None, rivals: Sequence[str], serve: str) -> I
         yield _step("Measure on 3 fresh servers each", "measure", brings, how="the same file with -p restarts=3")
         serve = "Until then, serve"
     if best["verdict"] == "pays":
-        digits = digits_for(100 * ratio["low"], 100 * ratio["high"], digits=0)
+        digits = digits_for(ratio["low"], ratio["high"]) - 2
         gain, low, high = (f"{ratio[name] - 1:+.{digits}%}" for name in ("estimate", "low", "high"))
         brings = f"{gain} ({low} to {high}) over {reference}"
         if rivals:

@@ -99,9 +99,9 @@ def cell(value: Any, digits: int = 2) -> str:
             return "–"
         low, high = value.get("low"), value.get("high")
         if value.get("too_few"):
-            return f"{cell(value['estimate'], digits)} ({value['too_few']})"
+            return f"{estimate_of(value, digits)} ({value['too_few']})"
         if low is None or high is None:
-            return cell(value["estimate"], digits)
+            return estimate_of(value, digits)
         return f"{estimate_of(value, digits)} ({ends(low, high, digits)})"
     if value is None or (isinstance(value, float) and value != value):
         return "–"
@@ -115,28 +115,26 @@ def cell(value: Any, digits: int = 2) -> str:
 
 
 def estimate_of(interval: Mapping[str, Any], digits: int = 2) -> str:
-    """An interval's estimate, with as many digits as its `ends`, between which it then lies."""
-    if interval.get("too_few") or interval.get("low") is None or interval.get("high") is None:
-        return f"{interval['estimate']:.{digits}f}"
-    return f"{interval['estimate']:.{digits_for(interval['low'], interval['high'], digits)}f}"
+    """An interval's estimate, with as many digits as its `ends`."""
+    low, high = interval.get("low"), interval.get("high")
+    if not (interval.get("too_few") or low is None or high is None):
+        digits = digits_for(low, high, digits)
+    return f"{interval['estimate']:.{digits}f}"
 
 
 def ends(low: float, high: float, digits: int = 2) -> str:
-    """``1.10 to 1.36``: the ends of an interval, with the digits that show its width, see `digits_for`."""
+    """``1.10 to 1.36``: the ends of an interval, with the decimals that it needs, see `digits_for`."""
     digits = digits_for(low, high, digits)
-    return f"{bound(low, digits)} to {bound(high, digits)}"
+    return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def digits_for(low: float, high: float, digits: int = 2) -> int:
-    """So many decimals, or one or two more, that another figure can be written between an interval's ends."""
-    return next((more for more in (digits, digits + 1) if high - low >= 1.99 * 10**-more), digits + 2)
-
-
-def bound(value: float, digits: int = 2) -> str:
-    """An end of an interval, rounded; with more digits where it would round to 1, the place that decides a verdict."""
-    while digits < 6 and round(value, digits) == 1 != value:
+    """So many decimals, or up to two more, that another figure can be written between an interval's ends; more still
+    where an end would round to 1, the place that decides a verdict."""
+    digits = next((more for more in (digits, digits + 1) if high - low >= 1.99 * 10**-more), digits + 2)
+    while digits < 6 and any(round(end, digits) == 1 != end for end in (low, high)):
         digits += 1
-    return f"{value:.{digits}f}"
+    return digits
 
 
 def filled(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:

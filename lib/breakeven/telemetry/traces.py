@@ -69,8 +69,8 @@ KINDS = ("allreduce", "attention", "matmul", "rest")
 def cycle_parts(trace: Trace) -> dict[str, Any]:
     """Milliseconds of the parts of a typical cycle, from one target forward to the next, and their spread over all.
 
-    Times are means over the same cycles, the third of middle length, so that the parts add up to ``cycle_ms``: a host
-    that slows down or gains speed within the window, which some do on an H200, leaves medians of each up to 5 % beside
+    Times are means over the same cycles, those of middle length, so that the parts add up to ``cycle_ms``: a host that
+    slows down or gains speed within the window, which some do on an H200, leaves medians of each up to 5 % beside
     the median cycle. Without speculation the cycle is a decode step and ``verify_ms`` is its target forward. Cycles
     with a prefill in between are left out, and so is the last forward, whose end is not in the trace.
 
@@ -79,9 +79,9 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
 
     What the device did hardly varies, but where one GPU waits for a late one: ``work_ms``, the work in a cycle of each
     part by kind, and ``launched_ms``, how long anything was under way that the host had launched (gaps within a CUDA
-    graph included), are medians over all cycles. ``work_residual`` is what this work, that beside all parts and
-    ``idle_ms`` leave of the cycle, as a share: below 0 where some of it ran at the same time. Raises UserError when the
-    trace holds no whole cycle.
+    graph included), rest on medians over all cycles. ``work_residual`` is what a cycle's work, that beside all parts
+    included, and its ``idle_ms`` leave of it, as a share: below 0 where work ran at the same time and counts twice.
+    Raises UserError when the trace holds no whole cycle.
     """
     parts = _parts(trace)
     anchor = "verify" if any(part.kind == "verify" for part in parts) else "decode"
@@ -94,8 +94,6 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
         raise UserError("the trace holds no whole cycle; profile at least three decode steps without a new request")
     typical = _of_middle_length(cycles)
     mean = {name: statistics.fmean(cycle.times[name] for cycle in typical) for name in cycles[0].times}
-    work = _median_work(cycles)
-    worked_ms = sum(split["all"] for split in work.values())
     return {
         "device": trace.device,
         "speculative": anchor == "verify",
@@ -104,26 +102,33 @@ def cycle_parts(trace: Trace) -> dict[str, Any]:
         **mean,
         "other_ms": mean["cycle_ms"] - mean["draft_ms"] - mean["verify_ms"] - mean["draft_extend_ms"],
         "launched_ms": statistics.median(cycle.times["launched_ms"] for cycle in cycles),
-        "work_residual": 1.0 - (worked_ms + mean["idle_ms"]) / mean["cycle_ms"],
+        "work_residual": statistics.median(_residual(cycle) for cycle in cycles),
         "spread": {name: [f(cycle.times[name] for cycle in cycles) for f in (min, max)] for name in mean},
-        "work_ms": {part: split for part, split in work.items() if part != BESIDE},
+        "work_ms": _usual_work(cycles),
     }
 
 
 def _of_middle_length(cycles: list[_Cycle]) -> list[_Cycle]:
-    """The cycles without a third of them at either end of their lengths."""
+    """The cycles without a third of them, rounded down, at either end of their lengths."""
     left_out = len(cycles) // 3
     return sorted(cycles, key=lambda cycle: cycle.times["cycle_ms"])[left_out : len(cycles) - left_out]
 
 
-def _median_work(cycles: list[_Cycle]) -> dict[str, dict[str, float]]:
-    """Per part: median milliseconds of device work in a cycle by kind and in ``all``."""
-    parts = dict.fromkeys(part for cycle in cycles for part in cycle.work)
-    none = dict.fromkeys((*KINDS, "all"), 0.0)
-    return {
-        part: {kind: statistics.median(cycle.work.get(part, none)[kind] for cycle in cycles) for kind in none}
-        for part in parts
-    }
+def _residual(cycle: _Cycle) -> float:
+    worked_ms = sum(split["all"] for split in cycle.work.values())
+    return 1.0 - (worked_ms + cycle.times["idle_ms"]) / cycle.times["cycle_ms"]
+
+
+def _usual_work(cycles: list[_Cycle]) -> dict[str, dict[str, float]]:
+    """Per part: milliseconds of device work in a cycle by kind and in ``all``, the median of the cycles that have such
+    a part, times their share of all."""
+    parts = dict.fromkeys(part for cycle in cycles for part in cycle.work if part != BESIDE)
+    usual = {}
+    for part in parts:
+        splits = [cycle.work[part] for cycle in cycles if part in cycle.work]
+        share = len(splits) / len(cycles)
+        usual[part] = {kind: share * statistics.median(split[kind] for split in splits) for kind in splits[0]}
+    return usual
 
 
 def _between(parts: list[_Part], anchor: str) -> Iterable[tuple[_Part, _Part]]:
@@ -131,7 +136,7 @@ def _between(parts: list[_Part], anchor: str) -> Iterable[tuple[_Part, _Part]]:
 
 
 def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) -> _Cycle:
-    """One cycle. Parts that overlap on the device count once, for the earlier of them; work counts where it began."""
+    """One cycle. Parts that overlap on the device count once, for the earlier of them; work counts where it ran."""
     totals = dict.fromkeys(("draft_ms", "verify_ms", "draft_extend_ms"), 0.0)
     reached_us = start_us
     spans = []
@@ -141,9 +146,8 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         totals[name] += (end - begin) / 1000
         reached_us = end
         spans.append((begin, end))
-    first = bisect.bisect_left(trace.work, start_us, key=lambda item: item[0].start_us)
-    last = bisect.bisect_left(trace.work, end_us, key=lambda item: item[0].start_us)
-    busy = [(span.start_us, min(span.end_us, end_us)) for span, _ in trace.work[first:last]]
+    work = _within(trace, start_us, end_us)
+    busy = [(span.start_us, span.end_us) for span, _ in work]
     cycle_us = end_us - start_us
     launched = [
         (max(span.start_us, start_us), min(span.end_us, end_us))
@@ -158,7 +162,19 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         "host_gap_ms": (cycle_us - _covered([*busy, *spans])) / 1000,
         "outside_ms": (_covered([*busy, *spans]) - _covered(spans)) / 1000,
     }
-    return _Cycle(times, _work_by_kind(trace.work[first:last], _kinds(trace), end_us))
+    return _Cycle(times, _work_by_kind(work, _kinds(trace)))
+
+
+def _within(trace: Trace, start_us: float, end_us: float) -> list[tuple[Span, int | None]]:
+    """The work between two moments, and what of longer work lies there."""
+    longest_us = max((span.end_us - span.start_us for span, _ in trace.work), default=0.0)
+    first = bisect.bisect_left(trace.work, start_us - longest_us, key=lambda item: item[0].start_us)
+    last = bisect.bisect_left(trace.work, end_us, key=lambda item: item[0].start_us)
+    return [
+        (Span(span.name, max(span.start_us, start_us), min(span.end_us, end_us)), index)
+        for span, index in trace.work[first:last]
+        if span.end_us > start_us
+    ]
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
@@ -170,15 +186,12 @@ def _covered(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def _work_by_kind(
-    work: Iterable[tuple[Span, int | None]], kinds: list[str], end_us: float
-) -> dict[str, dict[str, float]]:
-    """Per part, and beside all: milliseconds of one cycle's device work by kind (allreduce, attention, matmul, rest)
-    and in all, up to the cycle's end."""
+def _work_by_kind(work: Iterable[tuple[Span, int | None]], kinds: list[str]) -> dict[str, dict[str, float]]:
+    """Per part, and beside all: milliseconds of work by kind (allreduce, attention, matmul, rest) and in all."""
     parts: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(KINDS, 0.0))
     for span, index in work:
-        part = BESIDE if index is None else kinds[index]
-        parts[part][work_kind(span.name)] += (min(span.end_us, end_us) - span.start_us) / 1000
+        part = BESIDE if index is None or kinds[index] == "prefill" else kinds[index]
+        parts[part][work_kind(span.name)] += (span.end_us - span.start_us) / 1000
     return {part: {**split, "all": sum(split.values())} for part, split in parts.items()}
 
 
