@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import nbformat
 import pytest
 
@@ -23,6 +24,9 @@ from breakeven.server.command import LaunchSpec
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script, which is inherited: what these tests interrupt would go on for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
+hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
 Suite = Callable[..., Path]

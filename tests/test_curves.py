@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven import analysis, artifacts
@@ -25,7 +25,6 @@ def point(concurrency: int, speedup: float, verdict: str = "") -> dict[str, Any]
     return {"concurrency": concurrency, "estimate": speedup, "low": speedup, "high": speedup, "verdict": verdict}
 
 
-@settings(deadline=None)
 @given(st.floats(1.01, 5.0), st.floats(0.2, 0.99))
 def test_a_crossover_lies_between_the_neighbours_on_either_side_of_1(above: float, below: float) -> None:
     found = curves.crossover([point(1, above), point(4, above), point(16, below)])
@@ -34,7 +33,6 @@ def test_a_crossover_lies_between_the_neighbours_on_either_side_of_1(above: floa
     assert curves.crossover([point(4, below), point(16, above)]) == pytest.approx(64 / found, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1.01, 5.0), min_size=2, max_size=5))
 def test_without_a_change_of_answer_there_is_no_crossover(speedups: list[float]) -> None:
     assert curves.crossover([point(2**place, value) for place, value in enumerate(speedups)]) is None

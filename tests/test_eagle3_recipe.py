@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import functional_call
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -171,7 +171,6 @@ def test_training_lowers_the_loss_and_resumes_where_it_stopped(target: Target, t
     torch.testing.assert_close(resumed.lm_head.weight, whole.lm_head.weight)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(2, 8)), min_size=1, max_size=30))
 def test_packing_keeps_every_dialogue_whole(sizes: list[tuple[int, int]]) -> None:
     dialogues = [
@@ -191,7 +190,6 @@ def test_a_dialogue_longer_than_a_row_is_refused() -> None:
         pack([Dialogue("chat", list(range(9)), 3)], tokens=8, slots=8)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 5))
 def test_cycles_emit_every_token_once(chains: list[int], steps: int) -> None:
     taken = acceptance.cycle_chains(chains, steps)

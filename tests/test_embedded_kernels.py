@@ -23,7 +23,7 @@ from breakeven.embedded import engine
 from breakeven.embedded.site.sgl_kernel import compiled, kernels
 
 SEEDS = st.integers(0, 2**31)
-QUICK = settings(max_examples=25, deadline=None)
+QUICK = settings(max_examples=25)
 PRECISIONS = {"float32": (torch.float32, 1e-5), "bfloat16": (torch.bfloat16, 0.04)}
 SLOTS = 64
 

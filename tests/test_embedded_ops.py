@@ -15,7 +15,7 @@ from torch import Tensor
 from breakeven.embedded.site.sgl_kernel import attention, cache, linear, tree
 
 SEEDS = st.integers(0, 2**31)
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = settings(max_examples=40)
 
 
 # --- attention ---------------------------------------------------------------------------------------------------

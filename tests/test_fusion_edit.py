@@ -4,7 +4,7 @@ from collections.abc import Callable
 from textwrap import dedent
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.fusion.edit import Target, UnexpectedSourceError, open_gates
@@ -193,7 +193,6 @@ def test_a_source_of_another_shape_is_refused_with_what_was_looked_for(source: s
         open_gates(source.encode(), "sm120", [gate("f", expression)])
 
 
-@settings(deadline=None)
 @given(
     archs=st.lists(st.sampled_from(["sm80", "sm90", "sm100", "sm103"]), min_size=1, max_size=4, unique=True),
     others=st.lists(st.sampled_from(["size > 0", "enabled()", "not off"]), max_size=3),

@@ -48,7 +48,7 @@ forms = st.builds(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(miniature=forms)
 def test_either_it_opens_the_gates_and_nothing_else_moves_or_it_refuses_and_nothing_is_written(
     miniature: Miniature,

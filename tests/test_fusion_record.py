@@ -69,7 +69,7 @@ def site(tmp_path: Path) -> Path:
 CONTENTS = st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=200), min_size=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(contents=CONTENTS, change_kill=st.integers(0, 40), revert_kills=st.lists(st.integers(0, 25), max_size=3))
 def test_in_place_comes_back_byte_for_byte_wherever_it_is_killed(
     tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes], change_kill: int, revert_kills: list[int]
@@ -89,7 +89,7 @@ def test_in_place_comes_back_byte_for_byte_wherever_it_is_killed(
     assert record.take_back(site)["status"] == "nothing-to-do"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(contents=CONTENTS, change_kill=st.integers(0, 12), revert_kills=st.lists(st.integers(0, 10), max_size=3))
 def test_an_overlay_is_gone_after_revert_wherever_it_is_killed(
     tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes], change_kill: int, revert_kills: list[int]

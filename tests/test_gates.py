@@ -155,7 +155,7 @@ mutations = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(miniature=mutations, arch=st.sampled_from(sorted(EXPECTED)))
 def test_rewritten_gates_are_read_right_or_called_unknown(miniature: Miniature, arch: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -57,7 +57,7 @@ def test_text_that_repeats_for_good_reason_is_no_loop(text: str) -> None:
 
 
 @given(st.integers(1, 50), st.lists(st.integers(0, 1000), max_size=60), st.integers(0, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_loop_of_any_period_up_to_50_is_found_after_any_start(period: int, start: list[int], more: int) -> None:
     again = max(24, 3 * period // 2 + 1) + more  # tokens after the first round
     loop = [2000 + place % period for place in range(period + again)]
@@ -66,7 +66,6 @@ def test_a_loop_of_any_period_up_to_50_is_found_after_any_start(period: int, sta
 
 
 @given(st.integers(11, 40))
-@settings(deadline=None)
 def test_a_loop_with_a_counter_that_runs_on_is_found(period: int) -> None:
     assert is_degenerate(
         [1000 + place // period if place % period == 0 else place % period for place in range(10 * period)]
@@ -77,7 +76,7 @@ def test_a_loop_with_a_counter_that_runs_on_is_found(period: int) -> None:
     st.integers(2, 30).flatmap(lambda row: st.tuples(st.just(row), st.sets(st.integers(0, row - 1), min_size=2))),
     st.integers(1, 40),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_that_differ_in_two_places_are_no_loop_however_many(
     row_and_cells: tuple[int, set[int]], rows: int
 ) -> None:
@@ -87,7 +86,6 @@ def test_rows_that_differ_in_two_places_are_no_loop_however_many(
 
 
 @given(st.lists(st.integers(0, 5), max_size=200))
-@settings(deadline=None)
 def test_repetition_is_a_share(ids: list[int]) -> None:
     assert 0.0 <= repetition(ids) <= 1.0
 

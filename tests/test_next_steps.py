@@ -110,3 +110,14 @@ def test_a_gain_is_written_with_the_digits_that_its_interval_needs(
     best = {"speedup": speedup, "verdict": "pays", "assumed_launch_sd": None, "drafter": "EAGLE3", "cell": "eagle3"}
     (step,) = next_steps._use(best, "eagle3", [], "Serve")
     assert step["brings"] == brings
+
+
+@pytest.mark.parametrize(
+    ("rivals", "named"),
+    [(["a"], "a, which pays"), (["a", "b"], "a and b, which pay"), (["a", "b", "c"], "a, b and 1 more, which pay")],
+)
+def test_what_the_fastest_is_not_shown_to_beat_is_named(rivals: list[str], named: str) -> None:
+    speedup = {"estimate": 1.34, "low": 1.12, "high": 1.60}
+    best = {"speedup": speedup, "verdict": "pays", "assumed_launch_sd": None, "drafter": "EAGLE3", "cell": "eagle3"}
+    (step,) = next_steps._use(best, "eagle3", rivals, "Serve")
+    assert f"not shown to be faster than {named} on these prompts too" in step["brings"]

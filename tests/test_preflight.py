@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven import sweep
@@ -249,7 +249,6 @@ def test_a_draft_is_held_against_its_target(
     assert severities(model_checks.check_drafter(Drafter(algorithm), target, draft, 4096)) == expected
 
 
-@settings(deadline=None)
 @given(swapped=st.integers(0, 9000), size=st.integers(2, 9000))
 def test_a_vocabulary_of_other_order_is_found_by_sample(swapped: int, size: int) -> None:
     """Another tokenizer differs nearly everywhere; one that is shifted from some id on differs from there on."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
@@ -135,7 +135,6 @@ class TestChoice:
         assert [prompt.id for prompt in choose(THREE_KINDS, 1, kinds=["c", "a"])] == ["c0", "a0"]
 
     @given(st.integers(), st.integers(1, 4))
-    @settings(deadline=None)
     def test_with_a_seed_is_repeatable_balanced_and_without_repeats(self, seed: int, n_per_kind: int) -> None:
         chosen = choose(THREE_KINDS, n_per_kind, seed=seed)
         assert chosen == choose(THREE_KINDS, n_per_kind, seed=seed)

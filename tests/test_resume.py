@@ -202,7 +202,7 @@ CUTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cuts=CUTS)
 def test_wherever_a_sweep_is_cut_off_it_ends_as_if_it_had_not_been(
     uncut: tuple[bool, dict[str, Any]], cuts: list[tuple[int, str]]

@@ -56,7 +56,7 @@ def test_figures_of_a_cell_are_ratios_of_sums_without_the_first_token() -> None:
 
 
 @given(seed=st.integers(0, 10_000), restarts=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_speedup_is_accept_length_over_break_even_and_the_margin_agrees(seed: int, restarts: int) -> None:
     found = one(sweep(seed, restarts))
     length, needed = found["accept_length"]["estimate"], found["break_even"]["estimate"]
@@ -69,7 +69,7 @@ def test_speedup_is_accept_length_over_break_even_and_the_margin_agrees(seed: in
 
 
 @given(order=st.permutations(range(8)), scale=st.floats(0.1, 10))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_neither_the_order_of_samples_nor_the_unit_of_time_matters(order: list[int], scale: float) -> None:
     samples = sweep()
     shuffled = pd.concat([samples[samples.index % 8 == part] for part in order])
@@ -240,7 +240,7 @@ def test_questions_put_together_are_one_family() -> None:
 
 
 @given(seed=st.integers(0, 10_000), restarts=st.integers(1, 4), drift=st.floats(0.7, 1.4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_verdict_and_the_interval_beside_it_never_contradict_each_other(
     seed: int, restarts: int, drift: float
 ) -> None:

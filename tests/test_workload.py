@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.errors import UserError
@@ -284,7 +284,6 @@ class TestChatEncoder:
 
 class TestFirstDifference:
     @given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6))
-    @settings(deadline=None)
     def test_is_where_the_common_start_ends(self, a: list[int], b: list[int]) -> None:
         place = first_difference(a, b)
         assert place == first_difference(b, a)

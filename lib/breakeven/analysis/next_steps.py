@@ -95,9 +95,10 @@ def _use(best: Row, fastest: str | None, rivals: Sequence[str], serve: str) -> I
         gain, low, high = (f"{ratio[name] - 1:+.{digits}%}" for name in ("estimate", "low", "high"))
         brings = f"{gain} ({low} to {high}) over {reference}"
         if rivals:
-            more = f" and {len(rivals) - 2} more" if len(rivals) > 2 else ""
-            pay = "pays" if len(rivals) == 1 else "pay"
-            named = f"{', '.join(rivals[:2])}{more}, which {pay} on these prompts too"
+            named = " and ".join(rivals)
+            if len(rivals) > 2:
+                named = f"{', '.join(rivals[:2])} and {len(rivals) - 2} more"
+            named += f", which {'pays' if len(rivals) == 1 else 'pay'} on these prompts too"
             brings += f"; not shown to be faster than {named}: take what costs you least"
         how = f"launch it by {_launcher(best['cell'], fastest)}; watch the accept length on your own traffic"
         yield _step(f"{serve} with {best['drafter']}", "use", brings, how=how, evidence="measured")
