@@ -286,6 +286,5 @@ def _open(interval: Row) -> str:
 
 
 def _times(interval: Row, level: float) -> str:
-    if interval.get("too_few"):
-        return f"{interval['estimate']:.2f} times ({interval['too_few']})"
-    return f"{estimate_of(interval)} times ({100 * level:g} % interval {range_of(interval)})"
+    sure = interval.get("too_few") or f"{100 * level:g} % interval {range_of(interval)}"
+    return f"{estimate_of(interval)} times ({sure})"

@@ -95,14 +95,12 @@ def cell(value: Any, digits: int = 2) -> str:
     if isinstance(value, Mapping):
         if "p50" in value:
             return " · ".join(cell(value[name], digits) for name in ("p10", "p50", "p90"))
-        if value.get("estimate") is None:
+        if cell(value.get("estimate")) == "–":
             return "–"
-        low, high = value.get("low"), value.get("high")
+        estimate, low, high = estimate_of(value, digits), value.get("low"), value.get("high")
         if value.get("too_few"):
-            return f"{estimate_of(value, digits)} ({value['too_few']})"
-        if low is None or high is None:
-            return estimate_of(value, digits)
-        return f"{estimate_of(value, digits)} ({ends(low, high, digits)})"
+            return f"{estimate} ({value['too_few']})"
+        return estimate if low is None or high is None else f"{estimate} ({ends(low, high, digits)})"
     if value is None or (isinstance(value, float) and value != value):
         return "–"
     if isinstance(value, bool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 _ALLREDUCE = re.compile(
@@ -25,6 +26,7 @@ _SURELY_ATTENTION = re.compile(rf"attention|attn|fmha|flash_fwd|{_MLA}", re.I)
 _NOT_ATTENTION = re.compile(r"norm|rope|sampling|topk", re.I)  # FlashInfer's namespace is in all its kernels' names
 
 
+@functools.cache  # a trace has thousands of kernels and tens of names
 def work_kind(name: str) -> str:
     """allreduce, attention, matmul or rest."""
     if _ALLREDUCE.search(name) or _FUSED.search(name):

@@ -8,7 +8,6 @@ and accept length.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import statistics
 from collections import Counter, defaultdict
@@ -146,7 +145,11 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         totals[name] += (end - begin) / 1000
         reached_us = end
         spans.append((begin, end))
-    work = _within(trace, start_us, end_us)
+    work = [
+        (Span(span.name, max(span.start_us, start_us), min(span.end_us, end_us)), index)
+        for span, index in trace.work
+        if span.end_us > start_us and span.start_us < end_us
+    ]
     busy = [(span.start_us, span.end_us) for span, _ in work]
     cycle_us = end_us - start_us
     launched = [
@@ -163,18 +166,6 @@ def _cycle(trace: Trace, inside: list[_Part], start_us: float, end_us: float) ->
         "outside_ms": (_covered([*busy, *spans]) - _covered(spans)) / 1000,
     }
     return _Cycle(times, _work_by_kind(work, _kinds(trace)))
-
-
-def _within(trace: Trace, start_us: float, end_us: float) -> list[tuple[Span, int | None]]:
-    """The work between two moments, and what of longer work lies there."""
-    longest_us = max((span.end_us - span.start_us for span, _ in trace.work), default=0.0)
-    first = bisect.bisect_left(trace.work, start_us - longest_us, key=lambda item: item[0].start_us)
-    last = bisect.bisect_left(trace.work, end_us, key=lambda item: item[0].start_us)
-    return [
-        (Span(span.name, max(span.start_us, start_us), min(span.end_us, end_us)), index)
-        for span, index in trace.work[first:last]
-        if span.end_us > start_us
-    ]
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
@@ -205,7 +196,7 @@ def host_cycle(trace: Trace) -> dict[str, float]:
     stretches this least: recording its kernels pulls those of a CUDA graph apart. The first quarter of the window is
     left out, in which the host still runs ahead. Raises UserError when the trace holds no whole cycle.
     """
-    kinds = [(kind_of(span.name) or ("prefill", None))[0] for span in trace.annotations]
+    kinds = _kinds(trace)
     anchor = "verify" if "verify" in kinds else "decode"
     places = [place for place, kind in enumerate(kinds) if kind == anchor]
     periods_us = [
