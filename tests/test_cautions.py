@@ -62,9 +62,9 @@ def test_a_launch_on_a_slower_host_is_named_as_people_count() -> None:
     slow = [launch("ngram-d4", 0, 80.0, profile={"host_operator_us": 4.6}),
             launch("ngram-d4", 1, 60.0, profile={"host_operator_us": 9.2})]  # fmt: skip
     text = warned(slow)["slow-host"]
-    assert text.startswith("ngram-d4, restart 2:") and "9.2 µs" in text and "60.0 against 80.0 tok/s" in text
+    assert "ngram-d4, restart 2, 9.2 against" in text and "60.0 against 80.0 tok/s" in text
     without_rates = warned([{**row, "tok_s": None} for row in slow])["slow-host"]
-    assert without_rates.endswith("another launch of the same arm"), "where every answer loops there is no rate"
+    assert "tok/s" not in without_rates, "where every answer loops there is no rate"
     slow[1]["profile"]["host_operator_us"] = 5.0
     assert "slow-host" not in warned(slow)
 

@@ -345,7 +345,7 @@ def test_temporary_files_of_the_command_are_removed_with_it(tmp_path):
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_shared_memory_that_the_command_leaves_is_removed_with_it(tmp_path, end):
     script = "from multiprocessing import resource_tracker, shared_memory; import time\n"
-    script += "resource_tracker.register = lambda *_: None\n"
+    script += "resource_tracker.register = lambda *_: None; time.sleep(2.5)\n"  # some time after the first look
     script += (
         "shared = shared_memory.SharedMemory(create=True, size=4096); print(shared.name, flush=True); time.sleep(600)"
     )
@@ -355,7 +355,7 @@ def test_shared_memory_that_the_command_leaves_is_removed_with_it(tmp_path, end)
         left = Path("/dev/shm") / (tmp_path / "log").read_text().strip()
         assert left.exists()
         if end == "kill":
-            time.sleep(3)  # the supervisor looks every two seconds
+            time.sleep(1)  # the supervisor sees within half a second that something was made there
             os.kill(held.pid, signal.SIGKILL)
             held.wait(DEADLINE_S)
     assert not left.exists()

@@ -57,22 +57,26 @@ def warnings(samples: pd.DataFrame) -> Iterable[dict[str, str]]:
 
 
 def slow_hosts(cells: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
-    """Launches of one arm whose host took longer for the same operators while it was traced."""
+    """Launches of one arm whose host took longer for the same operators while it was traced, as one warning; the three
+    that took the most times as long are named."""
     by_arm: dict[str, list[tuple[float, str, float]]] = {}
     for row in cells:
         if took_us := (row.get("profile") or {}).get("host_operator_us"):
             launch = (took_us, launch_in_words(row), row.get("tok_s") or 0.0)
             by_arm.setdefault(row.get("arm") or row["cell"], []).append(launch)
+    found = []
     for launches in by_arm.values():
         (least, _, usual), (most, slow, rate) = min(launches), max(launches)
         if most > HOSTS_DIFFER * least:
-            text = (
-                f"{slow}: while it was traced a host operator took {most:.1f} µs, and {least:.1f} µs in another launch "
-                "of the same arm"
-            )
+            told = f"{slow}, {most:.1f} against {least:.1f} µs"
             if rate and usual:
-                text += f"; its requests, before that, gave {rate:.1f} against {usual:.1f} tok/s"
-            yield {"code": "slow-host", "text": text}
+                told += f" (its requests, before that, {rate:.1f} against {usual:.1f} tok/s)"
+            found.append((most / least, told))
+    if found:
+        shown = "; ".join(told for _, told in sorted(found, reverse=True)[:3])
+        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        text = f"while it was traced, a host operator took longer than in another launch of the same arm: {shown}{more}"
+        yield {"code": "slow-host", "text": text}
 
 
 def slow_launches(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import ctypes
 import json
+import math
 import os
 import select
 import shutil
@@ -42,6 +43,9 @@ GIVE_UP_S = 30.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_CHECK_MS = 500
+_SHARED_MEMORY = Path("/dev/shm")
+_MAPPED_WITHIN_S = 1.0
+"""Seconds from the making of a shared file to its mapping, at most."""
 _LONGEST_LINE = 65536
 
 
@@ -148,8 +152,8 @@ class Holder:
         self._child = 0
         self._shared: set[int] = set()
         self._began = time.time()
-        self._started = time.monotonic()
-        self._next_look = 0.0
+        self._shared_memory_ns = 0
+        self._changed = self._looked = self._next_look = -math.inf
         self._asked = self._cut = False
         self._outputs: dict[int, Callable[[bytes], None]] = {}
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -189,19 +193,23 @@ class Holder:
             return
         everyone = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         orphaned = self._shared - shared_memory(everyone)
-        for path in Path("/dev/shm").iterdir():
+        for path in _SHARED_MEMORY.iterdir():
             with contextlib.suppress(OSError):
                 status = path.lstat()
                 if status.st_ino in orphaned and status.st_ctime >= self._began:
                     path.unlink()
 
     def _look_for_shared_memory(self, now: bool = False) -> None:
-        """Every other second at first, ever rarer after (each quarter of the time that it ran), and at the end: what
-        fails early may die at once, and reading the maps of large processes takes a while."""
+        """Once files came or went in /dev/shm until they must be mapped, and at the end: whoever dies at once is not
+        seen there. Reading the maps of large processes takes a while: it gets a hundredth of a core."""
         at = time.monotonic()
-        if now or at >= self._next_look:
-            self._next_look = at + max(2.0, (at - self._started) / 4)
+        with contextlib.suppress(OSError):
+            if (changed_ns := _SHARED_MEMORY.stat().st_mtime_ns) != self._shared_memory_ns:
+                self._shared_memory_ns, self._changed = changed_ns, at
+        if now or (at >= self._next_look and self._looked < self._changed + _MAPPED_WITHIN_S):
             self._shared |= shared_memory(descendants(os.getpid()))
+            self._looked = at
+            self._next_look = at + 100 * (time.monotonic() - at)
 
     def _end_all(self) -> None:
         self._look_for_shared_memory(now=True)
