@@ -8,9 +8,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -37,15 +38,16 @@ def nothing_is_left(tmp_path: Path, short_temporary: Path) -> Iterator[None]:
     assert [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def _launch(
-    tmp_path: Path, spec: LaunchSpec, say: Callable[[str], None] = print, stall_timeout_s: float = 300
-) -> Server:
-    return launch_on_cpu(spec, tmp_path, stall_timeout_s=stall_timeout_s, on_progress=say)
+def _launch(tmp_path: Path, spec: LaunchSpec, stall_timeout_s: float = 300) -> Server:
+    return launch_on_cpu(spec, tmp_path, stall_timeout_s=stall_timeout_s, on_progress=print)
 
 
 @contextlib.contextmanager
 def _once_the_scheduler_runs(number: int) -> Iterator[list[int]]:
-    """Send a signal to SGLang's scheduler, the child that loads the model, as soon as it calls itself so; its id."""
+    """Send a signal to SGLang's scheduler, the child that loads the model, soon after it calls itself so; its id.
+
+    It loads for two seconds or more. What it made in /dev/shm the supervisor sees within half a second.
+    """
     sent: list[int] = []
     over = threading.Event()
 
@@ -54,6 +56,7 @@ def _once_the_scheduler_runs(number: int) -> Iterator[list[int]]:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if process.cmdline()[:1] == ["sglang::scheduler"]:
+                        over.wait(0.8)
                         process.send_signal(number)
                         sent.append(process.pid)
 
@@ -109,18 +112,20 @@ def test_a_stopped_scheduler_is_a_hang_within_its_bound(tmp_path, spec):
     assert time.monotonic() - began < START_S
 
 
-def test_a_port_of_the_ranks_that_is_taken_meanwhile_is_named(tmp_path, spec):
+def test_a_port_of_the_ranks_that_is_taken_meanwhile_is_named(tmp_path, spec, monkeypatch):
     """The HTTP port being free is not enough; and a port may be taken after it was found free."""
     port, dist_port = LOCAL.free_ports(2)
-    listeners: list[socket.socket] = []
+    start = LOCAL.start
+    with contextlib.ExitStack() as taken:
 
-    def take_it(text: str) -> None:
-        if not listeners:
-            listeners.append(socket.create_server(("0.0.0.0", dist_port)))
+        def start_and_take_it(*command: Any, **options: Any) -> Any:
+            started = start(*command, **options)
+            taken.enter_context(socket.create_server(("0.0.0.0", dist_port)))
+            return started
 
-    with pytest.raises(LaunchFailure) as caught:
-        _launch(tmp_path, replace(spec, port=port, dist_port=dist_port), say=take_it)
-    listeners[0].close()
+        monkeypatch.setattr(LOCAL, "start", start_and_take_it)
+        with pytest.raises(LaunchFailure) as caught:
+            _launch(tmp_path, replace(spec, port=port, dist_port=dist_port))
     assert caught.value.failure.cls == "port-in-use", caught.value
     assert caught.value.failure.line is not None
 
