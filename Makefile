@@ -7,7 +7,7 @@ READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-process test-releases lint lab publish clean-venv
+.PHONY: help setup run test test-fast test-process test-releases lint lab publish ssh-server
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -29,14 +29,17 @@ lint: $(DEV_READY) ## ruff and mypy, notebooks included
 test-fast: $(DEV_READY) ## unit tests alone
 	@$(BIN)/python -m pytest -m "not process and not e2e and not releases" --numprocesses 2 --dist worksteal
 
-test-process: $(DEV_READY) ## tests that start kernels, small servers, sshd or ranks of their own
+test-process: ssh-server $(DEV_READY) ## tests that start kernels, small servers, sshd or ranks of their own
 	@$(BIN)/python -m pytest -m "process and not e2e" --numprocesses 2 --dist worksteal
 
 test-releases: $(DEV_READY) ## the gates and the change on released sources from the registry (some ten minutes)
 	@$(BIN)/python -m pytest -m releases --numprocesses 2 --dist loadfile
 
-test: lint test-fast test-process ## everything: lint, unit tests, the real server end to end
+test: ssh-server lint test-fast test-process ## everything: lint, unit tests, the real server end to end
 	@$(BIN)/python -m pytest -m e2e
+
+ssh-server:
+	@[ -x /usr/sbin/sshd ] || { echo "/usr/sbin/sshd is missing: the tests reach a server of their own through it; on Debian and Ubuntu: apt-get install openssh-server" >&2; exit 1; }
 
 # the stamps depend on the lists of packages: a second `make run` installs nothing
 $(READY): requirements.txt pyproject.toml
