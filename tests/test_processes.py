@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -355,13 +356,25 @@ def test_shared_memory_that_the_command_leaves_is_removed_with_it(tmp_path, end)
         left = Path("/dev/shm") / (tmp_path / "log").read_text().strip()
         assert left.exists()
         if end == "kill":
-            time.sleep(1)  # the supervisor sees within half a second that something was made there
+            time.sleep(0.5)  # the supervisor is told that something was made there
             os.kill(held.pid, signal.SIGKILL)
             held.wait(DEADLINE_S)
     assert not left.exists()
     assert (Path("/dev/shm") / others.name).exists()
     others.close()
     others.unlink()
+
+
+def test_what_is_made_in_a_folder_is_told_and_what_goes_is_not(tmp_path):
+    news = supervise._news_of(tmp_path)
+    assert news is not None and supervise._news_of(tmp_path / "missing") is None
+    made = tmp_path / "made"
+    made.touch()
+    assert select.select([news], [], [], DEADLINE_S)[0]
+    os.read(news, 4096)
+    made.unlink()
+    assert not select.select([news], [], [], 0)[0]
+    os.close(news)
 
 
 def test_a_log_without_end_stays_within_its_bound(tmp_path):

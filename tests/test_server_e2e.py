@@ -46,7 +46,7 @@ def _launch(tmp_path: Path, spec: LaunchSpec, stall_timeout_s: float = 300) -> S
 def _once_the_scheduler_runs(number: int) -> Iterator[list[int]]:
     """Send a signal to SGLang's scheduler, the child that loads the model, soon after it calls itself so; its id.
 
-    It loads for two seconds or more. What it made in /dev/shm the supervisor sees within half a second.
+    It loads for two seconds or more. What it made in /dev/shm the supervisor has seen by then.
     """
     sent: list[int] = []
     over = threading.Event()
@@ -56,7 +56,7 @@ def _once_the_scheduler_runs(number: int) -> Iterator[list[int]]:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if process.cmdline()[:1] == ["sglang::scheduler"]:
-                        over.wait(0.8)
+                        over.wait(0.4)
                         process.send_signal(number)
                         sent.append(process.pid)
 

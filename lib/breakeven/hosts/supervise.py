@@ -42,10 +42,12 @@ GIVE_UP_S = 30.0
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_IN_CREATE = 0x100
 _PARENT_CHECK_MS = 500
 _SHARED_MEMORY = Path("/dev/shm")
 _MAPPED_WITHIN_S = 1.0
 """Seconds from the making of a shared file to its mapping, at most."""
+_UNTOLD_S = 10.0
 _LONGEST_LINE = 65536
 
 
@@ -152,8 +154,7 @@ class Holder:
         self._child = 0
         self._shared: set[int] = set()
         self._began = time.time()
-        self._shared_memory_ns = 0
-        self._changed = self._looked = self._next_look = -math.inf
+        self._made = self._looked = self._next_look = -math.inf
         self._asked = self._cut = False
         self._outputs: dict[int, Callable[[bytes], None]] = {}
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -164,6 +165,9 @@ class Holder:
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
         self._poll.register(lifeline.fileno(), select.POLLIN | select.POLLRDHUP)
+        self._news = _news_of(_SHARED_MEMORY)
+        if self._news is not None:
+            self._poll.register(self._news, select.POLLIN)
 
     def copy(self, fd: int, sink: Callable[[bytes], None]) -> None:
         """Hand what can be read from ``fd`` to ``sink``, until its end."""
@@ -200,16 +204,16 @@ class Holder:
                     path.unlink()
 
     def _look_for_shared_memory(self, now: bool = False) -> None:
-        """Once files came or went in /dev/shm until they must be mapped, and at the end: whoever dies at once is not
-        seen there. Reading the maps of large processes takes a while: it gets a hundredth of a core."""
+        """Once something was made in /dev/shm until it must be mapped, and at the end: whoever dies at once is not seen
+        there. Reading the maps of large processes takes a while: it gets a twentieth of a core, and where nothing
+        tells of what is made, one look every ten seconds."""
         at = time.monotonic()
-        with contextlib.suppress(OSError):
-            if (changed_ns := _SHARED_MEMORY.stat().st_mtime_ns) != self._shared_memory_ns:
-                self._shared_memory_ns, self._changed = changed_ns, at
-        if now or (at >= self._next_look and self._looked < self._changed + _MAPPED_WITHIN_S):
+        if self._news is None:
+            self._made = at
+        if now or (at >= self._next_look and self._looked < self._made + _MAPPED_WITHIN_S):
             self._shared |= shared_memory(descendants(os.getpid()))
             self._looked = at
-            self._next_look = at + 100 * (time.monotonic() - at)
+            self._next_look = at + max(20 * (time.monotonic() - at), 0.0 if self._news is not None else _UNTOLD_S)
 
     def _end_all(self) -> None:
         self._look_for_shared_memory(now=True)
@@ -235,6 +239,9 @@ class Holder:
         for fd, _ in self._poll.poll(timeout_ms):
             if fd == self._wake:
                 os.read(fd, 4096)
+            elif fd == self._news:
+                os.read(fd, 4096)
+                self._made = time.monotonic()
             elif fd in self._outputs:
                 self._drain(fd)
             else:
@@ -370,6 +377,18 @@ def _die_with(parent: int, number: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _news_of(folder: Path) -> int | None:
+    """A descriptor that can be read whenever a file is made in the folder; None where the kernel does not tell."""
+    libc = ctypes.CDLL(None)
+    fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if fd < 0:
+        return None
+    if libc.inotify_add_watch(fd, os.fsencode(folder), _IN_CREATE) < 0:
+        os.close(fd)
+        return None
+    return fd
 
 
 def _prctl(option: int, value: int) -> None:
