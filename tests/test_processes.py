@@ -346,7 +346,7 @@ def test_temporary_files_of_the_command_are_removed_with_it(tmp_path):
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_shared_memory_that_the_command_leaves_is_removed_with_it(tmp_path, end):
     script = "from multiprocessing import resource_tracker, shared_memory; import time\n"
-    script += "resource_tracker.register = lambda *_: None; time.sleep(2.5)\n"  # some time after the first look
+    script += "resource_tracker.register = lambda *_: None; time.sleep(2.5)\n"  # long after it was started
     script += (
         "shared = shared_memory.SharedMemory(create=True, size=4096); print(shared.name, flush=True); time.sleep(600)"
     )
@@ -356,7 +356,7 @@ def test_shared_memory_that_the_command_leaves_is_removed_with_it(tmp_path, end)
         left = Path("/dev/shm") / (tmp_path / "log").read_text().strip()
         assert left.exists()
         if end == "kill":
-            time.sleep(0.5)  # the supervisor is told that something was made there
+            time.sleep(1)  # the supervisor is told that something was made there
             os.kill(held.pid, signal.SIGKILL)
             held.wait(DEADLINE_S)
     assert not left.exists()

@@ -46,7 +46,7 @@ def _launch(tmp_path: Path, spec: LaunchSpec, stall_timeout_s: float = 300) -> S
 def _once_the_scheduler_runs(number: int) -> Iterator[list[int]]:
     """Send a signal to SGLang's scheduler, the child that loads the model, soon after it calls itself so; its id.
 
-    It loads for two seconds or more. What it made in /dev/shm the supervisor has seen by then.
+    It loads for two seconds or more. What it made in /dev/shm the supervisor should have seen by then.
     """
     sent: list[int] = []
     over = threading.Event()

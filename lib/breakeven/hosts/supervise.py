@@ -179,7 +179,7 @@ class Holder:
         """Return when every descendant is gone; ``status`` (of the child), ``why`` and ``left`` then say how."""
         self._child = child
         while self.status is None and self.why == "exited":
-            self._step(_PARENT_CHECK_MS)
+            self._step(self._look_within_ms())
             self._look_for_shared_memory()
             if self._cut:
                 self.why = "starter gone"
@@ -205,15 +205,23 @@ class Holder:
 
     def _look_for_shared_memory(self, now: bool = False) -> None:
         """Once something was made in /dev/shm until it must be mapped, and at the end: whoever dies at once is not seen
-        there. Reading the maps of large processes takes a while: it gets a twentieth of a core, and where nothing
-        tells of what is made, one look every ten seconds."""
+        there. Reading the maps of large processes takes a while: it gets a fiftieth of a core, and where nothing tells
+        of what is made, one look every ten seconds."""
         at = time.monotonic()
         if self._news is None:
             self._made = at
-        if now or (at >= self._next_look and self._looked < self._made + _MAPPED_WITHIN_S):
+        if now or (at >= self._next_look and self._is_to_look()):
             self._shared |= shared_memory(descendants(os.getpid()))
             self._looked = at
-            self._next_look = at + max(20 * (time.monotonic() - at), 0.0 if self._news is not None else _UNTOLD_S)
+            self._next_look = at + max(50 * (time.monotonic() - at), 0.0 if self._news is not None else _UNTOLD_S)
+
+    def _is_to_look(self) -> bool:
+        return self._looked < self._made + _MAPPED_WITHIN_S
+
+    def _look_within_ms(self) -> int:
+        if not self._is_to_look():
+            return _PARENT_CHECK_MS
+        return int(min(max(1000 * (self._next_look - time.monotonic()) + 1, 0), _PARENT_CHECK_MS))
 
     def _end_all(self) -> None:
         self._look_for_shared_memory(now=True)
